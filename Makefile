@@ -87,6 +87,10 @@ live: $(INSTALLED)  ## Run the tests against a real nats-server, without Spark
 spark: $(INSTALLED)  ## Run the tests that need Spark
 	$(BIN)/python -m pytest -m spark $(ARGS)
 
+.PHONY: budget
+budget: $(INSTALLED)  ## Print what the project weighs, and what it may
+	$(BIN)/python -m tests.kits.budget
+
 .PHONY: fuzz
 fuzz: $(INSTALLED)  ## Run the decoders against the slow reference (ARGS="--frames 1e7 --seed 7")
 	$(BIN)/python -m tests.fuzz $(ARGS)

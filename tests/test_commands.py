@@ -51,9 +51,7 @@ def python(*arguments, **env):
 
 
 def test_the_list(capsys):
-    """
-    Help names each command with a sentence, also without a command and by `python -m`.
-    """
+    """Help names each command with a sentence, also without a command and by `python -m`."""
     status, out, _ = said(capsys, "--help")
     module = python("-m", "pyspark_jetstream", "--help", COLUMNS="80")
 
@@ -80,9 +78,7 @@ def test_the_help_of_a_command(capsys, name):
 
 
 def test_the_page_has_every_program():
-    """
-    The table of docs/reference/commands.md has each command.
-    """
+    """The table of docs/reference/commands.md has each command."""
     text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| \[", text, re.MULTILINE)
 
@@ -90,9 +86,7 @@ def test_the_page_has_every_program():
 
 
 def test_the_version(capsys):
-    """
-    `--version` is the package's.
-    """
+    """`--version` is the package's."""
     assert said(capsys, "--version") == (
         0, f"pyspark-jetstream {pyspark_jetstream.__version__}\n", ""
     )  # fmt: skip
@@ -147,9 +141,7 @@ def test_an_error_is_one_line(capsys, monkeypatch):
 
 
 def test_a_list_that_nobody_reads_to_its_end():
-    """
-    `| head` has seen enough: no trace.
-    """
+    """`| head` has seen enough: no trace."""
     words = f"{sys.executable} -m pyspark_jetstream explain-mapping '{{}}' {'a ' * 900}| head -1"
     done = subprocess.run(
         ["bash", "-c", words], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
@@ -163,9 +155,7 @@ def test_a_list_that_nobody_reads_to_its_end():
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_without_the_extra(missing):
-    """
-    One line says what to install; the package itself is imported all the same.
-    """
+    """One line says what to install; the package itself is imported all the same."""
     script = (
         "import importlib.util, sys; found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == sys.argv[1] else found(name)\n"
@@ -179,9 +169,7 @@ def test_without_the_extra(missing):
 
 
 def test_pip_makes_the_command():
-    """
-    The entry point of pyproject.toml is there.
-    """
+    """The entry point of pyproject.toml is there."""
     entry = EntryPoint(
         "pyspark-jetstream", "pyspark_jetstream.operations.main:main", "console_scripts"
     )
@@ -191,17 +179,13 @@ def test_pip_makes_the_command():
 
 
 def test_no_program_has_the_name_of_a_module_of_pythons():
-    """
-    Python looks into the directory of a script first: a namesake there would be imported.
-    """
+    """Python looks into the directory of a script first: a namesake there would be imported."""
     assert not {path.stem for path in (ROOT / "jobs").glob("*.py")} & sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(capsys, shell):
-    """
-    Each shell has a script, and by it asks for commands and flags.
-    """
+    """Each shell has a script, and by it asks for commands and flags."""
     status, script, _ = said(capsys, "--completion", shell)
     variable = "_PYSPARK_JETSTREAM_COMPLETE"
 
@@ -250,9 +234,7 @@ def context(home, name, selected=False, **members):
 
 
 def test_a_flag_counts_before_the_environment_before_a_file(options, monkeypatch, tmp_path):
-    """
-    Of a value that several say, the nearest counts.
-    """
+    """Of a value that several say, the nearest counts."""
     file = tmp_path / "c.toml"
     file.write_text(
         'servers = "nats://file:1"\nuser = "u"\npassword = "pw"\nconnect-timeout = "9s"'
@@ -277,9 +259,7 @@ def test_a_flag_counts_before_the_environment_before_a_file(options, monkeypatch
     ],
 )
 def test_a_mistake_in_the_file(options, tmp_path, content, says):
-    """
-    It is named with the file.
-    """
+    """It is named with the file."""
     file = tmp_path / "c.toml"
     file.write_text(content)
 
@@ -295,9 +275,7 @@ def test_a_mistake_in_the_file(options, tmp_path, content, says):
     ],
 )
 def test_the_url_of_the_nats_command(options, monkeypatch, url, servers, user, password, token):
-    """
-    $NATS_URL may have a login, as operators have it.
-    """
+    """$NATS_URL may have a login, as operators have it."""
     monkeypatch.setenv("NATS_URL", url)
     found = options()
 
@@ -307,9 +285,7 @@ def test_the_url_of_the_nats_command(options, monkeypatch, url, servers, user, p
 
 
 def test_the_login_of_the_nats_command(options, monkeypatch, tmp_path):
-    """
-    Its variables are taken, ours before them.
-    """
+    """Its variables are taken, ours before them."""
     monkeypatch.setenv("NATS_USER", "theirs")
     monkeypatch.setenv("NATS_PASSWORD", "pw")
     assert options().user == "theirs"
@@ -344,9 +320,7 @@ def test_a_context_of_the_nats_command(options, monkeypatch, tmp_path):
     [({"nsc": "nsc://a"}, "'nsc' is not supported"), ({"user_jwt": "x"}, "'user_jwt' is not")],
 )
 def test_a_context_that_we_cannot_use(options, tmp_path, members, says):
-    """
-    A login that we do not have is named.
-    """
+    """A login that we do not have is named."""
     context(tmp_path, "odd", url="nats://a:1", **members)
 
     assert says in options("--context", "odd")

@@ -29,9 +29,7 @@ def dist(tmp_path_factory) -> Path:
 
 
 def test_the_wheel_is_the_package(dist):
-    """
-    Every module and what types need, nothing else; the command; the four dependencies.
-    """
+    """Every module and what types need, nothing else; the command; the four dependencies."""
     (path,) = dist.glob("*.whl")
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
@@ -69,9 +67,7 @@ def test_a_wheel_is_no_zip_for_py_files(dist):
 
 
 def test_the_source_distribution_can_be_tested(dist):
-    """
-    Who packages it gets tests, bench, programs and docs; and nothing that runs leave behind.
-    """
+    """Who packages it gets tests, bench, programs and docs; and nothing that runs leave behind."""
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}

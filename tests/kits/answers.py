@@ -1,6 +1,4 @@
-"""
-The answers to what a test sends on a connection of its own inbox.
-"""
+"""The answers to what a test sends on a connection of its own inbox."""
 
 from __future__ import annotations
 

@@ -135,9 +135,7 @@ def test_a13_no_room_leaves_no_row_behind(js, full):
 
 @pytest.mark.usefixtures("shed_soon")
 def test_a13_no_room_from_the_beginning(js, full):
-    """
-    Likewise of the next batch, which finds no room for any row.
-    """
+    """Likewise of the next batch, which finds no room for any row."""
     streams(js)
     fill(js)
     rows = [f"T.low.{i % 7}" for i in range(100)]
@@ -156,9 +154,7 @@ def fill(js):
 
 @pytest.mark.parametrize("policy", ["dead-letter", "block"])
 def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
-    """
-    Dead letters that have no room either, and rows that are not to be shed, fail the write.
-    """
+    """Dead letters that have no room either, and rows that are not to be shed, fail the write."""
     streams(js, dead="file")
     fill(js)
     dead = "D.{subject}" if policy == "dead-letter" else None
@@ -173,9 +169,7 @@ def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
 
 @pytest.mark.usefixtures("shed_soon")
 def test_a13_rows_that_find_no_room_are_dropped(js, full):
-    """
-    With `overloadPolicy=drop` they are gone, and counted.
-    """
+    """With `overloadPolicy=drop` they are gone, and counted."""
     streams(js)
     fill(js)
     found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True)
@@ -228,9 +222,7 @@ def written_amid(server, act, timeout_s=60.0):
     ids=["connections", "payload"],
 )
 def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, said):
-    """
-    Connections are refused for a second, or rows are too large: then each row is stored once.
-    """
+    """Connections are refused for a second, or rows are too large: then each row is stored once."""
     before = len(bounded.log)
     lift = Timer(1.0, accounts.bound, [bounded])
 
@@ -250,9 +242,7 @@ def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, sa
 
 
 def test_a_payload_of_the_account_that_stays_lowered(bounded):
-    """
-    The error says which limit it is.
-    """
+    """The error says which limit it is."""
     with pytest.raises(
         (RowError, NotConnectedError, PublishTimeoutError), match=r"(?i)max(_|imum )payload"
     ):

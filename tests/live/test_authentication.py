@@ -36,16 +36,12 @@ def password_server():
 
 
 def test_no_authentication(nats_server):
-    """
-    A server without authentication is entered without options.
-    """
+    """A server without authentication is entered without options."""
     assert "memory" in account_info(options(nats_server.url))
 
 
 def test_user_and_password(password_server):
-    """
-    User and password are taken from the options.
-    """
+    """User and password are taken from the options."""
     opts = options(password_server.url, user="ann", password=Secret(SECRET))
 
     assert "memory" in account_info(opts)
@@ -63,9 +59,7 @@ def test_user_and_password(password_server):
     ids=["nothing", "password", "user", "token"],
 )
 def test_wrong_credentials_are_not_tried_twice(password_server, changes):
-    """
-    Refused credentials are an `AuthenticationError` at once, without the secret in it.
-    """
+    """Refused credentials are an `AuthenticationError` at once, without the secret in it."""
     before = password_server.log.count("authentication error")
     error = refused(options(password_server.url, **changes))
 
@@ -76,18 +70,14 @@ def test_wrong_credentials_are_not_tried_twice(password_server, changes):
 
 
 def test_token():
-    """
-    A token opens a server that asks for one; a wrong one does not.
-    """
+    """A token opens a server that asks for one; a wrong one does not."""
     with DevServer(f'authorization {{ token: "{SECRET}" }}') as server:
         assert "memory" in account_info(options(server.url, token=Secret(SECRET)))
         assert isinstance(refused(options(server.url, token=Secret("x"))), AuthenticationError)
 
 
 def test_nkey():
-    """
-    An nkey seed, with the line end its file has, signs the server's challenge.
-    """
+    """An nkey seed, with the line end its file has, signs the server's challenge."""
     _, seed, public = keys(nkeys.PREFIX_BYTE_USER)
     _, other, _ = keys(nkeys.PREFIX_BYTE_USER)
     with DevServer(f"authorization {{ users: [ {{ nkey: {public} }} ] }}") as server:
@@ -98,16 +88,12 @@ def test_nkey():
 
 
 def test_a_seed_that_is_none_is_refused_without_showing_it(nats_server):
-    """
-    A text that is no nkey seed ends in an error that does not quote it.
-    """
+    """A text that is no nkey seed ends in an error that does not quote it."""
     refused(options(nats_server.url, nkey_seed=Secret(SECRET), request_timeout_s=1.0))
 
 
 def test_credentials_file():
-    """
-    The content of a .creds file (operator mode, JWT) opens the account it belongs to.
-    """
+    """The content of a .creds file (operator mode, JWT) opens the account it belongs to."""
     mode = operator_mode()
     other = creds_of(mode.jwt, keys(nkeys.PREFIX_BYTE_USER)[1])
     with DevServer(mode.config) as server:

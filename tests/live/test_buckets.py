@@ -73,9 +73,7 @@ def entries(rows) -> list[tuple]:
 
 
 def test_the_address_example(bucket, put, read):
-    """
-    The document's example: a user's record now, then, and all that it was.
-    """
+    """The document's example: a user's record now, then, and all that it was."""
     users = bucket(history=5)
     put(
         users,
@@ -101,9 +99,7 @@ def test_the_address_example(bucket, put, read):
 
 
 def test_columns(bucket, put, read):
-    """
-    A row is key, value, revision, time and operation, and headers where they are asked for.
-    """
+    """A row is key, value, revision, time and operation, and headers where they are asked for."""
     users = bucket()
     put(users, ("a", b"\x00", [("Mine", "1")]))
     row = read(users)[0]
@@ -137,9 +133,7 @@ def test_deletes_and_purges(bucket, put, read):
 
 
 def test_a_purge_hides_the_past(bucket, put, read):
-    """
-    As of a revision before a purge the key's value is gone: it is named, or left out.
-    """
+    """As of a revision before a purge the key's value is gone: it is named, or left out."""
     users = bucket(history=5)
     put(users, ("a", b"1"), ("b", b"2"), ("b", b"", PURGE), ("b", b"3"), ("new", b"4"))
 
@@ -191,9 +185,7 @@ def test_a_bucket_that_is_none(new_stream, js, read):
 
 @pytest.mark.parametrize("history", [False, True])
 def test_bounds_in_the_future(bucket, put, read, history):
-    """
-    A revision or a time that is yet to come is an error.
-    """
+    """A revision or a time that is yet to come is an error."""
     users = bucket()
     put(users, ("a", b"1"))
 
@@ -204,9 +196,7 @@ def test_bounds_in_the_future(bucket, put, read, history):
 
 
 def test_a_mirrored_bucket(js, bucket, put, read, new_stream):
-    """
-    A mirror of a bucket is read by its own name; its keys are its origin's.
-    """
+    """A mirror of a bucket is read by its own name; its keys are its origin's."""
     users = bucket(history=2)
     put(users, ("a", b"1"), ("b", b"2"))
     copy = f"{users}COPY"

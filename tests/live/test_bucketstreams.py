@@ -144,9 +144,7 @@ def test_a_mirrored_bucket(bucket, put, query, new_stream):
     ],
 )
 def test_options_that_do_not_go_together(options, option):
-    """
-    What a bucket says of its stream need not be said; keys that overlap would come twice.
-    """
+    """What a bucket says of its stream need not be said; keys that overlap would come twice."""
     with pytest.raises(OptionError) as caught:
         parse_stream(options)
 

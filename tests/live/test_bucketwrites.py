@@ -169,9 +169,7 @@ def test_a_change_by_revision_whose_puback_is_lost(
 def test_a_refused_change_by_revision_whose_answer_is_lost(
     js, nats_server, ledger, options, bucket, put, read
 ):
-    """
-    What stands there is another's: the row fails.
-    """
+    """What stands there is another's: the row fails."""
     name = bucket()
     put(name, ("a", b"others"))
     rewrite, lost = first_lost(name.encode())
@@ -187,9 +185,7 @@ def test_a_refused_change_by_revision_whose_answer_is_lost(
 
 
 def test_a_key_that_expires(js, ledger, options, bucket, read):
-    """
-    `ttl` is the key's, where the bucket has them.
-    """
+    """`ttl` is the key's, where the bucket has them."""
     name = bucket(allow_msg_ttl=True)
     write(changed(options, bucket=name), TaskName("ttl", 1, 0),
           [row(key="a", value="x", ttl="1h")])  # fmt: skip
@@ -217,9 +213,7 @@ def test_a_key_that_expires(js, ledger, options, bucket, read):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_rows_that_are_no_keys(js, ledger, options, bucket, columns, says):
-    """
-    What a client of the KV API refuses is an error before it is sent.
-    """
+    """What a client of the KV API refuses is an error before it is sent."""
     name = bucket()
     with pytest.raises(RowError, match="row 0 of partition 0") as caught:
         write(changed(options, bucket=name), TaskName("none", 1, 0), [row(**columns)])
@@ -262,9 +256,7 @@ KEYS = schema("key", "value")
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_mistakes_are_found_on_the_driver(nats_server, given, columns, error, says):
-    """
-    Before a row moves.
-    """
+    """Before a row moves."""
     with pytest.raises(error) as caught:
         batch_writer(parse_sink({"servers": nats_server.url} | given), columns, False)
 
@@ -272,9 +264,7 @@ def test_mistakes_are_found_on_the_driver(nats_server, given, columns, error, sa
 
 
 def test_a_bucket_is_made(js, nats_server):
-    """
-    `createStream` makes it as the KV API does, and more as `streamConfig` says.
-    """
+    """`createStream` makes it as the KV API does, and more as `streamConfig` says."""
     given = {"servers": nats_server.url, "bucket": "MADE", "createStream": "true",
              "streamConfig": '{"max_msgs_per_subject": 5, "allow_msg_ttl": true}'}  # fmt: skip
     try:

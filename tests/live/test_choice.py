@@ -180,9 +180,7 @@ def test_a_filtered_backlog_is_cut_by_sequence(nats_server, js, new_stream, subj
 
 @pytest.mark.parametrize("dropping", [False, True], ids=["all", "one-filter"])
 def test_a_range_of_a_batch_read(nats_server, js, new_stream, dropping):
-    """
-    A long range is read by consumers of the attempts' own, a short one by direct get.
-    """
+    """A long range is read by consumers of the attempts' own, a short one by direct get."""
     stream = new_stream()
     for subject in ("a.1", "b.1"):
         fill(js, stream, 20_000, subject=subject)

@@ -89,9 +89,7 @@ def test_work_goes_to_the_nearer_of_two_that_wait(js, new_stream, publish, claim
 
 
 def test_the_farther_one_works_while_the_nearer_one_is_busy(js, new_stream, publish, claimant):
-    """
-    A query that runs a batch has no pull open: others get what comes meanwhile.
-    """
+    """A query that runs a batch has no pull open: others get what comes meanwhile."""
     name = new_stream()
     near, far = (claimant(name, policy="prioritized", priority=p) for p in (0, 9))
     publish([(f"{name}.x", b"1")] * 3)
@@ -103,9 +101,7 @@ def test_the_farther_one_works_while_the_nearer_one_is_busy(js, new_stream, publ
 
 
 def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claimant):
-    """
-    When a wait ends without a message, one that comes right after belongs to nobody.
-    """
+    """When a wait ends without a message, one that comes right after belongs to nobody."""
     name = new_stream()
     one = claimant(name, policy="overflow")
     for _ in range(50):
@@ -144,9 +140,7 @@ def test_what_comes_as_a_wait_ends_is_claimed(
 
 
 def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
-    """
-    Heartbeats follow the consumer that forgets first: by its ack wait, or by its backoff.
-    """
+    """Heartbeats follow the consumer that forgets first: by its ack wait, or by its backoff."""
     name = new_stream()
     shared = {"ack_policy": "explicit", "priority_groups": ["g"], "priority_policy": "overflow"}
     waits = [{"ack_wait": 7 * 10**9}, {"backoff": [5 * 10**9, 9 * 10**9]}, {}]
@@ -163,9 +157,7 @@ def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
 
 
 def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
-    """
-    A status that says no more than that there is nothing ends a pull; a refusal is an error.
-    """
+    """A status that says no more than that there is nothing ends a pull; a refusal is an error."""
     name = new_stream()
     publish([(f"{name}.x", b"1")])
     js.create_consumer(
@@ -210,9 +202,7 @@ def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, cl
 
 
 def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_server):
-    """
-    However a pull ends, the connection keeps nothing of it: a query runs for months.
-    """
+    """However a pull ends, the connection keeps nothing of it: a query runs for months."""
     name = new_stream()
     client = Client(connection_to(nats_server))
     one = claimant(name, client, policy="overflow")
@@ -250,9 +240,7 @@ def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeyp
 def test_what_was_read_before_the_connection_broke_is_claimed(
     js, nats_server, new_stream, publish, claimant, monkeypatch
 ):
-    """
-    A connection that breaks within a pull costs what was on its way, not what is here.
-    """
+    """A connection that breaks within a pull costs what was on its way, not what is here."""
     name = new_stream()
     client = Client(connection_to(nats_server))
     one = claimant(name, client, policy="overflow")
@@ -279,9 +267,7 @@ def test_what_was_read_before_the_connection_broke_is_claimed(
 
 
 def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
-    """
-    A claim larger than one pull is complete.
-    """
+    """A claim larger than one pull is complete."""
     name = new_stream()
     for _ in range(5):
         publish([(f"{name}.x", b"")] * 5000)

@@ -39,17 +39,13 @@ def free_port() -> int:
 
 
 def test_a_server_that_is_down_is_passed_over(nats_server):
-    """
-    Of several servers the first that is up is taken.
-    """
+    """Of several servers the first that is up is taken."""
     for down in (f"nats://127.0.0.1:{free_port()}", "nats://no-such-host.invalid:4222"):
         assert "memory" in account_info(options(down, nats_server.url))
 
 
 def test_no_server_at_all():
-    """
-    Where nobody listens, the error names the servers and why, after requestTimeout.
-    """
+    """Where nobody listens, the error names the servers and why, after requestTimeout."""
     down = f"nats://127.0.0.1:{free_port()}"
     error = refused(options(down, request_timeout_s=0.5))
 
@@ -58,9 +54,7 @@ def test_no_server_at_all():
 
 
 def test_a_restart_between_requests_does_not_show():
-    """
-    Requests reconnect to a server that was killed and came back.
-    """
+    """Requests reconnect to a server that was killed and came back."""
     with DevServer() as server:
         client = Client(options(server.url, request_timeout_s=15.0))
         first = client.request("$JS.API.INFO")
@@ -75,9 +69,7 @@ def test_a_restart_between_requests_does_not_show():
 
 
 def test_a_server_that_does_not_answer():
-    """
-    A frozen server ends in a typed error, on an open connection and on a new one.
-    """
+    """A frozen server ends in a typed error, on an open connection and on a new one."""
     with DevServer() as server:
         client = Client(options(server.url, request_timeout_s=3.0, connect_timeout_s=3.0))
         client.request("$JS.API.INFO")
@@ -94,9 +86,7 @@ def test_a_server_that_does_not_answer():
 
 
 def test_something_else_listens():
-    """
-    A peer that is no NATS server ends in a typed error.
-    """
+    """A peer that is no NATS server ends in a typed error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def greet() -> None:
@@ -123,9 +113,7 @@ def test_something_else_listens():
     "prefix", ["$JS.nowhere.API", "JS.imported"], ids=["jsDomain", "jsApiPrefix"]
 )
 def test_a_wrong_prefix_is_named(nats_server, prefix):
-    """
-    A domain or prefix nobody answers on is an error that names the options.
-    """
+    """A domain or prefix nobody answers on is an error that names the options."""
     client = Client(options(nats_server.url, api_prefix=prefix, request_timeout_s=3.0))
     with pytest.raises(ApiError, match="jsDomain.*jsApiPrefix is wrong"):
         JetStream(client).stream_info("S")
@@ -133,9 +121,7 @@ def test_a_wrong_prefix_is_named(nats_server, prefix):
 
 
 def test_without_jetstream_there_is_a_clear_error():
-    """
-    An account without JetStream is said to have none.
-    """
+    """An account without JetStream is said to have none."""
     with DevServer("accounts { A { users: [{user: a, password: a}] } }\nno_auth_user: a") as server:
         client = Client(options(server.url, request_timeout_s=3.0))
         with pytest.raises(ApiError, match="(?i)jetstream"):
@@ -144,9 +130,7 @@ def test_without_jetstream_there_is_a_clear_error():
 
 
 def test_a_domain_is_a_prefix():
-    """
-    Requests under a domain's prefix reach the server of that domain.
-    """
+    """Requests under a domain's prefix reach the server of that domain."""
     with DevServer("jetstream { domain: hub }") as server:
         client = Client(options(server.url, api_prefix="$JS.hub.API"))
         js = JetStream(client)
@@ -196,9 +180,7 @@ def test_a_client_is_lent_again_after_success_only(nats_server):
 
 
 def test_two_tasks_at_once_have_two_connections(nats_server):
-    """
-    A client that is lent is not lent a second time.
-    """
+    """A client that is lent is not lent a second time."""
     opts = options(nats_server.url, client_name="twice")
     with borrow(opts) as one, borrow(opts) as two:
         assert one.connection is not two.connection
@@ -208,9 +190,7 @@ def test_two_tasks_at_once_have_two_connections(nats_server):
 
 
 def test_a_connection_of_a_server_that_went_away_is_not_lent():
-    """
-    A kept connection is tried before it is lent.
-    """
+    """A kept connection is tried before it is lent."""
     with DevServer() as server:
         opts = options(server.url)
         with borrow(opts) as client:
@@ -292,9 +272,7 @@ def test_what_takes_the_server_longer_is_waited_for(nats_server, monkeypatch):
 
 
 def test_many_requests_at_once(js, new_stream):
-    """
-    Requests sent together are answered in the order they were asked.
-    """
+    """Requests sent together are answered in the order they were asked."""
     streams = [new_stream() for _ in range(20)]
     infos = js.stream_infos(streams)
 
@@ -339,9 +317,7 @@ authorization { users: [
 
 
 def test_requests_that_are_forbidden_together_are_one_error():
-    """
-    The server says of each that it is forbidden; what is asked next does not hear of it.
-    """
+    """The server says of each that it is forbidden; what is asked next does not hear of it."""
     with DevServer(READER) as server:
         client = Client(connection_to(server, user="reader", password=Secret("pw-r")))
         forbidden = [(f"$JS.API.STREAM.INFO.S{n}", b"") for n in range(50)]

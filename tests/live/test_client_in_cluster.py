@@ -56,9 +56,7 @@ def numbers(batches) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["own", "direct"])
 def test_a_leader_steps_down(cluster, what):
-    """
-    A read goes on exactly when the leader of its stream steps down in the middle.
-    """
+    """A read goes on exactly when the leader of its stream steps down in the middle."""
     admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
     js, client = JetStream(admin), Client(admin.options)
     name = f"STEP-{what}"

@@ -78,9 +78,7 @@ def test_a_half_added_task_is_completed_beyond_the_window(js, ledger, options, n
 
 
 def test_increments_of_any_size(js, ledger, options, new_stream):
-    """
-    The server adds numbers of any size; a DECIMAL of Spark has 38 digits.
-    """
+    """The server adds numbers of any size; a DECIMAL of Spark has 38 digits."""
     name = new_stream(allow_msg_counter=True)
     large = 10**38 - 1
     batch = pa.record_batch(
@@ -200,9 +198,7 @@ def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stre
 )
 def test_a_stream_that_does_not_take_a_command_says_so(js, ledger, options, new_stream, config,
                                                        columns):  # fmt: skip
-    """
-    The server judges what a column says: no row is stored without what it asked for.
-    """
+    """The server judges what a column says: no row is stored without what it asked for."""
     name = new_stream(**config)
     columns = {"subject": [f"{name}.a"]} | columns
     if "schedule_target" in columns:
@@ -214,9 +210,7 @@ def test_a_stream_that_does_not_take_a_command_says_so(js, ledger, options, new_
 
 
 def test_a_command_does_not_stand_in_a_dead_letter(nats_server):
-    """
-    The stream of the dead letters would act on it; the driver says so before a row moves.
-    """
+    """The stream of the dead letters would act on it; the driver says so before a row moves."""
     given = {"servers": nats_server.url, "subject": "a", "onReject": "dead-letter"}
     given |= {"deadLetterSubject": "dead.x"}
     schema = StructType().add("Increment", LongType())

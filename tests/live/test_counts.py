@@ -69,9 +69,7 @@ def test_every_batch_read_has_the_sum(counters, rows, options, counts):
 
 @pytest.mark.parametrize("mode", ["own", "direct"])
 def test_a_streaming_read_has_the_sum(counters, query, mode):
-    """
-    In a stream it is the sum with each message.
-    """
+    """In a stream it is the sum with each message."""
     reader = query(stream=counters, includeCount="true", directBelow=BELOW[mode])
     reader.drain()
 
@@ -79,9 +77,7 @@ def test_a_streaming_read_has_the_sum(counters, query, mode):
 
 
 def test_what_is_no_counter_has_null(new_stream, publish, rows):
-    """
-    Whatever its payload looks like.
-    """
+    """Whatever its payload looks like."""
     name = new_stream()
     payloads = [
         b'{"val":"5"}',
@@ -99,9 +95,7 @@ def test_what_is_no_counter_has_null(new_stream, publish, rows):
 
 
 def test_a_sum_that_is_too_long_is_named(counters, js, rows):
-    """
-    The server adds numbers of any size: 38 digits are a number, 39 an error that says where.
-    """
+    """The server adds numbers of any size: 38 digits are a number, 39 an error that says where."""
     js.publish(f"{counters}.c", b"", [("Nats-Incr", "-" + "9" * 38)])
     assert rows(stream=counters, includeCount="true")[-1]["count"] == Decimal("-" + "9" * 38)
     js.publish(f"{counters}.c", b"", [("Nats-Incr", "-1")])
@@ -112,9 +106,7 @@ def test_a_sum_that_is_too_long_is_named(counters, js, rows):
 
 @pytest.mark.parametrize("option", ["includeCount", "includeData"])
 def test_a_bucket_has_no_counters_and_always_values(rows, option):
-    """
-    The options contradict a bucket.
-    """
+    """The options contradict a bucket."""
     with pytest.raises(OptionError, match=option):
         rows(bucket="B", **{option: "false"})
 
@@ -138,9 +130,7 @@ def test_rows_without_their_data(counters, rows, options):
 
 @pytest.mark.parametrize("mode", ["own", "direct", "overflow"])
 def test_a_stream_without_its_data(counters, query, mode):
-    """
-    So has a stream, however it is read.
-    """
+    """So has a stream, however it is read."""
     how = (
         {"directBelow": BELOW[mode]}
         if mode != "overflow"

@@ -60,9 +60,7 @@ def test_the_duplicate_window_is_no_longer_than_messages_are_kept(
 
 
 def test_a_field_that_the_server_does_not_know_is_an_error(js):
-    """
-    In its own words; none is left out quietly.
-    """
+    """In its own words; none is left out quietly."""
     with pytest.raises(OptionError, match=r"option 'createStream': stream 'C8': .*tomorrow"):
         create_streams(js, creation_of("C8", ("c8",), tomorrow=True))
 
@@ -91,9 +89,7 @@ def test_a_stream_is_there_once_tasks_find_it(js, nats_server, deleting):
 
 
 def test_the_filtered_layout_is_one_stream_with_a_wildcard(js, deleting):
-    """
-    A partition token in the subjects alone makes one stream that takes every partition.
-    """
+    """A partition token in the subjects alone makes one stream that takes every partition."""
     deleting.append("C2")
     create_streams(js, creation_of("C2", ("c2.{partition}.>", "c2other.x"), partitions=4))
 
@@ -101,9 +97,7 @@ def test_the_filtered_layout_is_one_stream_with_a_wildcard(js, deleting):
 
 
 def test_the_streams_layout_is_one_stream_a_partition(js, deleting):
-    """
-    A partition token in the name makes one stream each, with its own subjects.
-    """
+    """A partition token in the name makes one stream each, with its own subjects."""
     deleting.extend(["C3-0", "C3-1", "C3-2"])
 
     create_streams(js, creation_of("C3-{partition}", ("c3.{partition}.>",), partitions=3))
@@ -116,9 +110,7 @@ def test_the_streams_layout_is_one_stream_a_partition(js, deleting):
 
 
 def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
-    """
-    Whatever the options say, nothing of it changes; what differs is logged, once.
-    """
+    """Whatever the options say, nothing of it changes; what differs is logged, once."""
     name = new_stream(duplicate_window=60 * 10**9)
     before = js.stream_info(name).config
     for _ in range(2):
@@ -134,9 +126,7 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
 
 
 def test_subjects_of_another_stream_are_an_error(js, new_stream):
-    """
-    The server's own reason is passed on, with both streams' names.
-    """
+    """The server's own reason is passed on, with both streams' names."""
     other = new_stream()
     named = rf"stream 'C5': subjects overlap .*\('{other}' takes '{other}\.a'\); write without"
 
@@ -145,8 +135,6 @@ def test_subjects_of_another_stream_are_an_error(js, new_stream):
 
 
 def test_more_replicas_than_servers_are_an_error(js):
-    """
-    A single server keeps one copy.
-    """
+    """A single server keeps one copy."""
     with pytest.raises(OptionError, match=r"stream 'C6': .*replicas"):
         create_streams(js, creation_of("C6", ("c6",), num_replicas=3))

@@ -151,9 +151,7 @@ A, ANY = "{stream}.A", "{stream}.*"
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_every_call(js, filled, read, options, call, wanted):
-    """
-    Each call brings the same messages through `spark.read` and through Python.
-    """
+    """Each call brings the same messages through `spark.read` and through Python."""
     texts = {
         name: str(value).format(stream=filled, t6=moment(js, filled, 6))
         for name, value in options.items()
@@ -169,9 +167,7 @@ def test_every_call(js, filled, read, options, call, wanted):
 
 
 def test_a_message_comes_whole(filled, js, publish, nats_server):
-    """
-    A message has its subject, data, time and headers, without the server's own.
-    """
+    """A message has its subject, data, time and headers, without the server's own."""
     publish([(f"{filled}.A", b"\x00data", [("Mine", "1"), ("Mine", "2"), ("Nats-Sequence", "3")])])
     with DirectCalls.open({"servers": nats_server.url}, filled) as calls:
         message = calls.last(f"{filled}.A")
@@ -226,9 +222,7 @@ def test_many_large_messages(small):
 
 
 def test_a_long_batch_takes_several_requests(js, new_stream, publish):
-    """
-    A batch larger than one request may bring comes whole and in order.
-    """
+    """A batch larger than one request may bring comes whole and in order."""
     stream = new_stream()
     publish([(f"{stream}.{i % 3}", b"x" * 2000) for i in range(12_000)])
     calls = DirectCalls(js.client, stream)
@@ -302,9 +296,7 @@ class Malformed(DirectCall):
 
 
 def test_408_is_a_typed_error(js, filled):
-    """
-    A request that the server refuses is an error with its code.
-    """
+    """A request that the server refuses is an error with its code."""
     with pytest.raises(ApiError, match="Malformed Request") as caught:
         DirectCalls(js.client, filled).each([Malformed(seq=1)])
 
@@ -312,9 +304,7 @@ def test_408_is_a_typed_error(js, filled):
 
 
 def test_413_is_a_typed_error(js, new_stream, publish, nats_server):
-    """
-    A multi-subject get of 1,025 subjects says so, and names the way that reads any number.
-    """
+    """A multi-subject get of 1,025 subjects says so, and names the way that reads any number."""
     stream = new_stream()
     publish([(f"{stream}.{i}", b"") for i in range(1025)])
     reader = JetStreamCallReader(
@@ -362,9 +352,7 @@ def test_503_is_a_typed_error(js, new_stream, publish, nats_server):
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_found_on_the_driver(read, filled, options, blamed):
-    """
-    A subject outside of the stream and a bound in the future are errors before a task starts.
-    """
+    """A subject outside of the stream and a bound in the future are errors before a task starts."""
     texts = {name: str(value).format(stream=filled) for name, value in options.items()}
 
     with pytest.raises(OptionError) as caught:
@@ -405,9 +393,7 @@ def test_a_mirror_that_holds_less_is_not_believed(js, new_stream, publish):
 
 
 def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, new_stream, publish):
-    """
-    Where the user may ask the leader, a mirror that holds less is not believed either.
-    """
+    """Where the user may ask the leader, a mirror that holds less is not believed either."""
     stream = new_stream()
     publish([(f"{stream}.a", b""), (f"{stream}.b", b"")])
     mirror = f"{stream}M"
@@ -428,9 +414,7 @@ def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, n
 
 
 def test_the_subject_appended_form_needs_no_other_permission():
-    """
-    A user who may ask for one subject, and for nothing else, reads its last message.
-    """
+    """A user who may ask for one subject, and for nothing else, reads its last message."""
     config = """
     accounts { A { jetstream: enabled, users: [
       {user: admin, password: x}

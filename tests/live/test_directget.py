@@ -144,9 +144,7 @@ def test_what_a_message_may_hold(js, new_stream, publish):
 
 
 def test_messages_larger_than_one_request_may_bring():
-    """
-    A message larger than a request's byte limit is read all the same.
-    """
+    """A message larger than a request's byte limit is read all the same."""
     with DevServer("max_payload: 16MB") as server:
         client = Client(options(server, request_timeout_s=5.0))
         js = JetStream(client)
@@ -161,9 +159,7 @@ def test_messages_larger_than_one_request_may_bring():
 
 
 def test_a_restarted_server_does_not_show(own_server):
-    """
-    A read goes on exactly when the server was restarted in the middle of it.
-    """
+    """A read goes on exactly when the server was restarted in the middle of it."""
     server, js = own_server
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     fill(js, "S", 50_000)
@@ -198,9 +194,7 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
 
 
 def test_without_direct_get_there_is_a_clear_error(js, new_stream, publish):
-    """
-    A stream with direct get off is refused with the way out.
-    """
+    """A stream with direct get off is refused with the way out."""
     stream = new_stream(allow_direct=False)
     publish([(f"{stream}.a", b"")])
 
@@ -262,9 +256,7 @@ def test_a_stream_that_ends_before_what_was_counted_is_data_loss(js, new_stream,
 
 
 def test_replaced_messages_are_no_data_loss(js, new_stream, publish):
-    """
-    Where streams keep the last message of a subject, what was replaced is not lost.
-    """
+    """Where streams keep the last message of a subject, what was replaced is not lost."""
     stream = new_stream(max_msgs_per_subject=1)
     publish([(f"{stream}.{i % 10}", b"%d" % i) for i in range(100)])
 
@@ -275,9 +267,7 @@ def test_replaced_messages_are_no_data_loss(js, new_stream, publish):
 
 @pytest.mark.parametrize("filter_", [None, "a", "nothing"])
 def test_empty_ranges(js, new_stream, publish, filter_):
-    """
-    A range beyond the stream's end, of an empty stream or of a purged one ends without rows.
-    """
+    """A range beyond the stream's end, of an empty stream or of a purged one ends without rows."""
     stream = new_stream()
     full = f"{stream}.{filter_}" if filter_ else None
     assert rows(js.client, reading(stream, 0, 10, filter=full)) == []
@@ -289,9 +279,7 @@ def test_empty_ranges(js, new_stream, publish, filter_):
 
 
 def test_a_missing_stream_is_a_clear_error(js):
-    """
-    Reading a stream that is gone says that it is not found.
-    """
+    """Reading a stream that is gone says that it is not found."""
     with pytest.raises(Exception, match="stream 'NOWHERE' not found"):
         rows(js.client, reading("NOWHERE", 0, 10))
 

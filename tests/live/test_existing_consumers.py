@@ -73,9 +73,7 @@ def test_a_consumer_of_another_kind_is_refused(js, new_stream, publish, query, c
 
 
 def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
-    """
-    What does not matter to the rows, such as a description, stays as somebody made it.
-    """
+    """What does not matter to the rows, such as a description, stays as somebody made it."""
     stream = new_stream()
     publish([(f"{stream}.a", b"x")])
     config = {

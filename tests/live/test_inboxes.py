@@ -180,8 +180,6 @@ def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox)
 
 
 def test_every_connection_of_a_write_takes_the_prefix():
-    """
-    The option is one of the connection's.
-    """
+    """The option is one of the connection's."""
     assert parse_sink({"inboxPrefix": "_INBOX_w."}).connection.inbox_prefix == "_INBOX_w"
     assert parse_sink({}).connection.inbox_prefix == "_INBOX"

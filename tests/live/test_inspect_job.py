@@ -154,9 +154,7 @@ def test_the_tables(nats_server: DevServer, pinned: str, js: JetStream, tmp_path
 
 
 def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path) -> None:
-    """
-    Problems stand in their row and at the end, and the status is 3, as tables and as JSON.
-    """
+    """Problems stand in their row and at the end, and the status is 3, as tables and as JSON."""
     name = new_stream()
     write_checkpoint(tmp_path, [[offset({name: "2020-01-01T00:00:00Z"}, [3])]], committed=0)
     status, out, said = run(nats_server, "--checkpoint", str(tmp_path))
@@ -240,9 +238,7 @@ def test_nothing_is_cut(
 
 
 def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
-    """
-    A stream that is not there is status 1, and one line.
-    """
+    """A stream that is not there is status 1, and one line."""
     status, out, said = run(nats_server, "--stream", "NOWHERE")
 
     assert (status, out) == (1, "")
@@ -252,9 +248,7 @@ def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
 
 
 def test_a_layout_that_contradicts(nats_server: DevServer, new_stream: NewStream) -> None:
-    """
-    Options that contradict the stream are status 2.
-    """
+    """Options that contradict the stream are status 2."""
     name = new_stream()
     status, out, said = run(nats_server, "--stream", name, "--partitions", "3")
 
@@ -283,9 +277,7 @@ def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publis
 
 
 def test_watching_without_a_terminal(nats_server: DevServer, pinned: str) -> None:
-    """
-    Without a terminal the tables come one below the other, with rates, until SIGTERM.
-    """
+    """Without a terminal the tables come one below the other, with rates, until SIGTERM."""
     with started(nats_server, "--stream", pinned, "--watch", "100ms") as process:
         assert process.stdout is not None and process.stderr is not None
         lines = [process.stdout.readline()]
@@ -305,9 +297,7 @@ def test_watching_without_a_terminal(nats_server: DevServer, pinned: str) -> Non
 
 
 def test_a_reader_that_has_seen_enough(nats_server: DevServer, new_stream: NewStream) -> None:
-    """
-    Where the reader of its output goes away, as `head` does, it ends quietly.
-    """
+    """Where the reader of its output goes away, as `head` does, it ends quietly."""
     with started(nats_server, "--stream", new_stream(), "--watch", "0.1", "--json") as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline()
@@ -319,9 +309,7 @@ def test_a_reader_that_has_seen_enough(nats_server: DevServer, new_stream: NewSt
 
 @pytest.mark.parametrize("rich", [True, False])
 def test_watching_on_a_terminal(nats_server: DevServer, pinned: str, rich: bool) -> None:
-    """
-    On a terminal the tables are drawn again in the same place; without rich below.
-    """
+    """On a terminal the tables are drawn again in the same place; without rich below."""
     mine, its = pty.openpty()
     with started(nats_server, "--stream", pinned, "--watch", "0.1", rich=rich, out=its) as process:
         os.close(its)
@@ -342,9 +330,7 @@ def test_watching_on_a_terminal(nats_server: DevServer, pinned: str, rich: bool)
 
 
 def test_watching_outlives_the_server() -> None:
-    """
-    While the server is away that is said, and when it is back the looks go on.
-    """
+    """While the server is away that is said, and when it is back the looks go on."""
     with DevServer() as server:
         client = Client(connection_to(server))
         JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
@@ -371,9 +357,7 @@ def test_watching_outlives_the_server() -> None:
 
 
 def test_secrets_come_from_the_environment() -> None:
-    """
-    The password is taken from the environment and shown nowhere; a wrong one is status 1.
-    """
+    """The password is taken from the environment and shown nowhere; a wrong one is status 1."""
     config = "authorization { user: spark, password: s3cret }"
     with DevServer(config) as server:
         client = Client(connection_to(server, user="spark", password=Secret("s3cret")))
@@ -390,9 +374,7 @@ def test_secrets_come_from_the_environment() -> None:
 
 
 def test_names_do_not_steer_the_terminal(nats_server: DevServer, new_stream: NewStream) -> None:
-    """
-    What others named with control characters, or with rich's markup, is shown as text.
-    """
+    """What others named with control characters, or with rich's markup, is shown as text."""
     name = new_stream(subjects=["esc.\x1b[31m", "markup.[red]"])
     status, out, _ = run(nats_server, "--stream", name)
 

@@ -94,9 +94,7 @@ def positions(found: Inspection, source: int = 0) -> tuple[PositionState, ...]:
 
 
 def test_streams_and_partitions(look: Look, new_stream: NewStream, publish: Publish) -> None:
-    """
-    A stream and the partitions of its layout come with the server's own counts.
-    """
+    """A stream and the partitions of its layout come with the server's own counts."""
     name = new_stream(retention="limits", duplicate_window=60 * 10**9)
     publish([*messages(name, 7), (f"{name}.other", b"m")])
     found = look(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
@@ -114,9 +112,7 @@ def test_streams_and_partitions(look: Look, new_stream: NewStream, publish: Publ
 
 
 def test_one_stream_a_partition(look: Look, new_stream: NewStream, publish: Publish) -> None:
-    """
-    In the streams layout each stream is a partition, an empty one too.
-    """
+    """In the streams layout each stream is a partition, an empty one too."""
     base = new_stream()
     for p in range(2):
         new_stream(f"{base}P-{p}")
@@ -131,9 +127,7 @@ def test_one_stream_a_partition(look: Look, new_stream: NewStream, publish: Publ
 
 
 def test_a_stream_without_direct_get(look: Look, new_stream: NewStream, publish: Publish) -> None:
-    """
-    Where the server cannot count a filter, the count is None, not a guess.
-    """
+    """Where the server cannot count a filter, the count is None, not a guess."""
     name = new_stream(allow_direct=False)
     publish(messages(name, 4))
     found = look(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
@@ -144,9 +138,7 @@ def test_a_stream_without_direct_get(look: Look, new_stream: NewStream, publish:
 def test_which_consumers(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish
 ) -> None:
-    """
-    Without a prefix those with a priority group are shown, with one its own, in their order.
-    """
+    """Without a prefix those with a priority group are shown, with one its own, in their order."""
     name = new_stream()
     for each in ("q-10", "q-2", "q-x-1", "qq-1"):
         durable(js, name, each)
@@ -182,9 +174,7 @@ def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream)
 
 
 def test_more_consumers_than_a_page(look: Look, new_stream: NewStream, js: JetStream) -> None:
-    """
-    The server lists 256 consumers at a time; all are found.
-    """
+    """The server lists 256 consumers at a time; all are found."""
     name = new_stream()
     for number in range(260):
         durable(js, name, f"q-{number}", mem_storage=True)
@@ -219,9 +209,7 @@ def test_a_pinned_consumer(
 
 
 def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> None:
-    """
-    Pulls that wait for messages are counted.
-    """
+    """Pulls that wait for messages are counted."""
     name = new_stream()
     durable(js, name, "q-0")
     for _ in range(2):
@@ -393,9 +381,7 @@ def test_another_number_of_partitions(
 def test_a_checkpoint_of_claims(
     look: Look, new_stream: NewStream, js: JetStream, tmp_path: Path, publish: Publish
 ) -> None:
-    """
-    A source that shares its consumers shows what its batch claimed, partition by partition.
-    """
+    """A source that shares its consumers shows what its batch claimed, partition by partition."""
     name = new_stream()
     publish(messages(name, 10))
     for p in range(2):
@@ -424,9 +410,7 @@ def test_rates_of_two_looks(
     inspector: Callable[..., Inspector], new_stream: NewStream, js: JetStream,
     publish: Publish, tmp_path: Path,
 ) -> None:  # fmt: skip
-    """
-    From the second look on there are rates: stored, read by the consumer and by the query.
-    """
+    """From the second look on there are rates: stored, read by the consumer and by the query."""
     name = new_stream()
     publish([(f"{name}.x", b"m")] * 10)
     durable(js, name, "q-0")
@@ -451,9 +435,7 @@ def test_rates_of_two_looks(
 
 
 def test_what_is_missing(look: Look, new_stream: NewStream) -> None:
-    """
-    A stream of the options that is not there, or is laid out otherwise, is an error.
-    """
+    """A stream of the options that is not there, or is laid out otherwise, is an error."""
     name = new_stream(
         subjects=["INT.*"],
         subject_transform={"src": "INT.*", "dest": "INT.{{partition(2,1)}}.{{wildcard(1)}}"},
@@ -466,9 +448,7 @@ def test_what_is_missing(look: Look, new_stream: NewStream) -> None:
 
 
 def test_nothing_is_changed(tmp_path: Path) -> None:
-    """
-    A user who may ask but change nothing is enough.
-    """
+    """A user who may ask but change nothing is enough."""
     asks = ("STREAM.INFO.S", "STREAM.MSG.GET.S", "DIRECT.GET.S", "CONSUMER.LIST.S")
     allowed = ", ".join(f'"$JS.API.{each}"' for each in asks)
     config = f"""
@@ -497,9 +477,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
 def test_a_query_that_begins_meanwhile(
     new_stream: NewStream, js: JetStream, tmp_path: Path
 ) -> None:
-    """
-    A first batch that is planned during the look is seen with its stream and consumers.
-    """
+    """A first batch that is planned during the look is seen with its stream and consumers."""
     name = new_stream()
     durable(js, name, "q-0")
     created = js.stream_info(name).created

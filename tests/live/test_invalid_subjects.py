@@ -137,9 +137,7 @@ def strange(js, new_stream):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_fails_unless_told_otherwise(nats_server, strange, monkeypatch, way):
-    """
-    The error names a sequence, the subject's bytes, and the option.
-    """
+    """The error names a sequence, the subject's bytes, and the option."""
     with pytest.raises(SubjectDecodeError) as caught:
         getattr(Way(nats_server, monkeypatch, strange), way)()
 
@@ -150,9 +148,7 @@ def test_it_fails_unless_told_otherwise(nats_server, strange, monkeypatch, way):
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_what_is_left_out_counts_as_read(nats_server, js, new_stream, monkeypatch, retention):
-    """
-    Where a message has no other reason to be gone than that it was read, as well.
-    """
+    """Where a message has no other reason to be gone than that it was read, as well."""
     stream = new_stream(retention=retention)
     reader = StreamReader(parse_stream({
         "servers": nats_server.url, "stream": stream, "onInvalidSubject": "drop",
@@ -175,9 +171,7 @@ def test_what_is_left_out_counts_as_read(nats_server, js, new_stream, monkeypatc
 
 @pytest.mark.parametrize("way", ["snapshot_by_names", "snapshot_by_range"])
 def test_a_snapshot_of_others_does_not_mind(nats_server, strange, monkeypatch, way):
-    """
-    Where no filter matches them, and where they lie beyond its sequence.
-    """
+    """Where no filter matches them, and where they lie beyond its sequence."""
     of = Way(nats_server, monkeypatch, strange)
     snapshot = getattr(of, way)
     rows = of._read(JetStreamSnapshotReader, multiLast=f"{strange}.1.*")
@@ -189,9 +183,7 @@ def test_a_snapshot_of_others_does_not_mind(nats_server, strange, monkeypatch, w
 
 
 def test_single_gets(nats_server, strange):
-    """
-    One message: its text, or none.
-    """
+    """One message: its text, or none."""
 
     def got(**options):
         texts = {"servers": nats_server.url, "stream": strange} | options
@@ -210,9 +202,7 @@ def test_single_gets(nats_server, strange):
 
 @pytest.mark.parametrize("seed", [1, *fresh(__name__)])
 def test_it_looks_as_in_the_servers_own_words(nats_server, js, new_stream, seed):
-    """
-    JSON of the API has U+FFFD for the same bytes, so that lists of subjects can be compared.
-    """
+    """JSON of the API has U+FFFD for the same bytes, so that lists of subjects can be compared."""
     rng, stream = random.Random(seed), new_stream()
     pieces = [
         b"\xff",
@@ -237,9 +227,7 @@ def test_it_looks_as_in_the_servers_own_words(nats_server, js, new_stream, seed)
 
 @pytest.mark.parametrize("history", ["true", "false"])
 def test_a_bucket(nats_server, js, new_stream, history):
-    """
-    Keys are what is left of subjects; a history is a range, the latest values are a snapshot.
-    """
+    """Keys are what is left of subjects; a history is a range, the latest values are a snapshot."""
     name = f"B{new_stream()}"
     new_stream(name=f"KV_{name}", subjects=[f"$KV.{name}.>"], max_msgs_per_subject=5)
     keys = [b"a", b"\xff", b"\xff", b"b.\xfe", b"c"]

@@ -70,9 +70,7 @@ def while_off(server, caplog, call) -> object:
 
 @pytest.mark.parametrize("mode", ["consumer", "direct"])
 def test_a_read_goes_on(server, js, caplog, mode):
-    """
-    A read in the middle of its range has the rest of its rows once JetStream is back.
-    """
+    """A read in the middle of its range has the rest of its rows once JetStream is back."""
     if mode == "consumer":
         batches = reading("S", MESSAGES).batches(js.client)
     else:
@@ -101,9 +99,7 @@ def _count(js) -> int:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_is_asked_again(server, js, caplog, question):
-    """
-    Whatever a driver asks while JetStream is off is answered when it is back.
-    """
+    """Whatever a driver asks while JetStream is off is answered when it is back."""
     if question == "bucket":
         assert Bucket(js, "B", "").ensure() is None
     found = while_off(server, caplog, lambda: QUESTIONS[question](js))
@@ -112,9 +108,7 @@ def test_a_question_is_asked_again(server, js, caplog, question):
 
 
 def test_waiting_has_an_end(server):
-    """
-    What stays off is the server's own error after `requestTimeout`.
-    """
+    """What stays off is the server's own error after `requestTimeout`."""
     client = Client(connection_of(server.url, request_timeout_s=8.0))
     client.connection.ping(30.0)
     switch(server, on=False)

@@ -164,9 +164,7 @@ def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
 
 
 def test_without_the_proof_a_lagging_replica_would_be_believed(lagged, monkeypatch):
-    """
-    The test above can fail: where nothing is proven, an old value comes through.
-    """
+    """The test above can fail: where nothing is proven, an old value comes through."""
     monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
     (server, js), rng = lagged, random.Random(3)
     old = write(js, 1, 1, rng)
@@ -193,9 +191,7 @@ def replicated(monkeypatch) -> None:
 
 
 def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
-    """
-    When nobody who is up to date answers within requestTimeout, the error says so.
-    """
+    """When nobody who is up to date answers within requestTimeout, the error says so."""
     with DevServer(MAPPING.replace("50%", "0%", 1).replace("50%", "100%")) as server:
         patient = Client(connection_of(server.url))
         js = JetStream(patient)

@@ -67,9 +67,7 @@ def new_lane(prefix):
 
 @pytest.mark.slow
 def test_a_leader_steps_down(cluster):
-    """
-    The stream's leader steps down while rows are written: all are stored once, in order.
-    """
+    """The stream's leader steps down while rows are written: all are stored once, in order."""
     admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     client = Client(admin.options)
     js = JetStream(admin)
@@ -99,9 +97,7 @@ def test_a_leader_steps_down(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False])
 def test_leaders_step_down_again_and_again(cluster, ids):
-    """
-    All rows are stored, with ids exactly once; without, none is missing.
-    """
+    """All rows are stored, with ids exactly once; without, none is missing."""
     admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     client = Client(admin.options)
     js = JetStream(admin)

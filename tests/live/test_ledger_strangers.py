@@ -80,9 +80,7 @@ def test_a_record_of_a_stranger_skips_no_batch(
     ],
 )
 def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
-    """
-    Where an earlier attempt began decides what is left out: only a record of ours says it.
-    """
+    """Where an earlier attempt began decides what is left out: only a record of ours says it."""
     name, task = new_stream(), TaskName("q3g", 0, 0)
     js.purge(STREAM, f"$KV.SPARK_LEDGER.{task}", None)
     js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
@@ -115,9 +113,7 @@ def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
 
 @pytest.mark.parametrize("stream", ["S 0\r\n\r\nPUB x 8\r\ninjected", "a b", "a.b", "*", ""])
 def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
-    """
-    What a record has for streams becomes part of a request: a name that is none is no record.
-    """
+    """What a record has for streams becomes part of a request: a name that is none is no record."""
     name, task = new_stream(), TaskName(f"q3h{abs(hash(stream))}", 0, 0)
     content = json.dumps({"attempt": "a", "streams": {stream: ["x", 0]}, "mapping": ""}).encode()
     js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])

@@ -90,9 +90,7 @@ def login_of(text, server, home):
 
 @pytest.mark.parametrize("what", blocks())
 def test_a_login_of_the_guide(what, tmp_path, certificates, monkeypatch):
-    """
-    The server is entered, and is not without the login.
-    """
+    """The server is entered, and is not without the login."""
     with a_server(what, tmp_path, certificates, monkeypatch) as server:
         login = login_of(blocks()[what], server, tmp_path)
         connection = parse_read(login | {"stream": "S"}).connection
@@ -105,9 +103,7 @@ def test_a_login_of_the_guide(what, tmp_path, certificates, monkeypatch):
 
 
 def test_the_guide_has_every_way_to_log_in():
-    """
-    As many as the options have; a dictionary that the test does not find is not run.
-    """
+    """As many as the options have; a dictionary that the test does not find is not run."""
     ways = [
         "servers",
         "password",
@@ -165,9 +161,7 @@ def test_a_server_with_tls_to_try_it(tmp_path, monkeypatch):
 
 
 def test_the_command_logs_in(tmp_path, certificates, monkeypatch):
-    """
-    By the environment's password: it comes as far as to miss the stream.
-    """
+    """By the environment's password: it comes as far as to miss the stream."""
     (block,) = shown("bash", "export JETSTREAM_PASSWORD")
     with a_server("password", tmp_path, certificates, monkeypatch) as server:
         done = program(block.replace("nats://n1.example.com:4222", server.url))

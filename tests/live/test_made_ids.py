@@ -121,9 +121,7 @@ def test_ids_of_one_batch_say_nothing_of_the_next(query):
 
 
 def test_tasks_that_begin_at_one_time_make_one_secret(query):
-    """
-    Of the first tasks of a query one makes it, and all go by it.
-    """
+    """Of the first tasks of a query one makes it, and all go by it."""
     tasks = [
         threading.Thread(target=query.task, args=(0, query.rows(3)), kwargs={"task": task})
         for task in range(8)
@@ -139,9 +137,7 @@ def test_tasks_that_begin_at_one_time_make_one_secret(query):
 
 
 def test_each_attempt_makes_the_same(query):
-    """
-    What an earlier attempt has stored is found by its ids.
-    """
+    """What an earlier attempt has stored is found by its ids."""
     query.task(0, query.rows(3))
     counts = query.task(0, query.rows(6))
 
@@ -151,9 +147,7 @@ def test_each_attempt_makes_the_same(query):
 
 @pytest.mark.parametrize("how", ["the committed record", "a task's record"])
 def test_what_an_operator_deletes_lets_the_secret_be(query, js, how):
-    """
-    A query whose records are purged writes with the ids that it had.
-    """
+    """A query whose records are purged writes with the ids that it had."""
     query.task(0, query.rows(3))
     if how == "the committed record":
         query.commit(0)
@@ -170,9 +164,7 @@ def test_what_an_operator_deletes_lets_the_secret_be(query, js, how):
 
 
 def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
-    """
-    They begin with what was drawn for the write, and there is no secret that stays behind.
-    """
+    """They begin with what was drawn for the write, and there is no secret that stays behind."""
     name, sink = new_stream(), sink_of(connection_of(nats_server.url), ledger=True)
     batch = pa.record_batch({"subject": [f"{name}.a"] * 2, "data": ["x"] * 2})
     client = Client(sink.connection)
@@ -193,9 +185,7 @@ def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
     [b"{}", b'{"secret": ""}', b'{"secret": "a\\r\\nb: c"}', b'{"attempt": "a", "streams": {}}'],
 )
 def test_what_is_no_record_is_not_believed(query, js, key, value):
-    """
-    Nor does it get into a header.
-    """
+    """Nor does it get into a header."""
     expected = ("Nats-Expected-Last-Subject-Sequence", "0")
     js.publish(f"{PREFIX}{query.name}.{key}", value, [expected])
 
@@ -205,9 +195,7 @@ def test_what_is_no_record_is_not_believed(query, js, key, value):
 
 
 def test_a_look_of_long_ago_is_made_again(query, ledger):
-    """
-    While the first rows are made the batch may be written and committed by others.
-    """
+    """While the first rows are made the batch may be written and committed by others."""
     name = TaskName(query.name, 0, 0)
     look = ledger.look(name, secret=True)
     query.task(0, query.rows(3))
@@ -231,9 +219,7 @@ def taken(query, js, batch, *rows, subject=None):
 
 
 def test_ids_of_the_rows_own_may_be_there(query, js):
-    """
-    That is what they are for.
-    """
+    """That is what they are for."""
     query.task(0, query.rows(20, ids=[f"o-{n}" for n in range(20)]))
     query.commit(0)
     counts = query.task(1, query.rows(20, ids=[f"o-{n}" for n in range(10, 30)]))
@@ -265,9 +251,7 @@ def test_what_an_attempt_before_stores_late_is_no_fault(query, js, ledger, monke
 
 
 def test_an_attempt_that_was_superseded_says_so(query, js, ledger):
-    """
-    The rows that it finds stored are those of the attempt that came after it.
-    """
+    """The rows that it finds stored are those of the attempt that came after it."""
 
     def overtaken():
         yield query.rows(5)

@@ -224,9 +224,7 @@ class Stream:
 
 @seeds()
 def test_same_outcome_as_a_stream(nats_server, seed):
-    """
-    A random rule is refused by both or by neither, and maps every subject to what is stored.
-    """
+    """A random rule is refused by both or by neither, and maps every subject to what is stored."""
 
     async def compare():
         connection = await nats.connect(nats_server.url)
@@ -327,9 +325,7 @@ def block(lines):
 
 @seeds()
 def test_same_outcome_as_an_accounts_mappings(seed, tmp_path):
-    """
-    Both read the same file: they refuse the same rules, and publish on the same subjects.
-    """
+    """Both read the same file: they refuse the same rules, and publish on the same subjects."""
     chance = random.Random(seed)
     rules = [random_entry(chance, f"in{n}") for n in range(ACCOUNT_RULES)]
     lines = [written(chance, source, value) for source, value in rules]
@@ -468,9 +464,7 @@ TRIED = {
 
 
 def test_same_shares_as_the_server():
-    """
-    With the same configuration, the server and we send the same shares to the same subjects.
-    """
+    """With the same configuration, the server and we send the same shares to the same subjects."""
     text = f"mappings {{ {DOCUMENTED} {OTHERS} }}"
     sent = [subject for subject in TRIED for _ in range(MESSAGES)]
     with DevServer(text) as server:
@@ -594,9 +588,7 @@ NOT_OURS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_same_language(text, tmp_path):
-    """
-    What we take the server takes, too, and what it takes we do, but for a few forms.
-    """
+    """What we take the server takes, too, and what it takes we do, but for a few forms."""
     refused = refusals(text, tmp_path / "server.conf")
     ours = parsed(text)
 

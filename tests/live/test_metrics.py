@@ -155,9 +155,7 @@ def test_everything_begins_at_zero(
 
 
 def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:
-    """
-    Asked for OpenMetrics it answers that, with every family of the table by name and type.
-    """
+    """Asked for OpenMetrics it answers that, with every family of the table by name and type."""
     subject = f"{SUBJECT}.open"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
     with client_of(nats_server) as client:
@@ -174,9 +172,7 @@ def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) 
 def test_late_double_and_strange_reports(
     nats_server: DevServer, exporter: Callable[..., Scrapes]
 ) -> None:
-    """
-    Reports that come twice or late are not counted; what is no report is logged and left out.
-    """
+    """Reports that come twice or late are not counted; what is no report is logged and left out."""
     subject = f"{SUBJECT}.late"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
     first, second, third = (each.encode() for each in reports(1, final=False))
@@ -197,9 +193,7 @@ def test_late_double_and_strange_reports(
 def test_a_silent_producer_has_no_gauges(
     nats_server: DevServer, exporter: Callable[..., Scrapes]
 ) -> None:
-    """
-    Of a task that was killed the gauges go after the stated time; its counts stay.
-    """
+    """Of a task that was killed the gauges go after the stated time; its counts stay."""
     subject = f"{SUBJECT}.silent"
     scrapes = exporter(nats_server, "--metrics-subject", subject, "--silent", "1")
     last, numbers = reports(1, final=False)[-1], count(3)
@@ -279,9 +273,7 @@ def test_what_cannot_start(
 
 
 def test_secrets_come_from_the_environment(exporter: Callable[..., Scrapes], monkeypatch) -> None:
-    """
-    A token is taken from $JETSTREAM_TOKEN; no option of the command line shows it.
-    """
+    """A token is taken from $JETSTREAM_TOKEN; no option of the command line shows it."""
     with DevServer('authorization { token: "s3cr3t" }') as server:
         monkeypatch.setitem(os.environ, "JETSTREAM_TOKEN", "s3cr3t")
         scrapes = exporter(server)

@@ -129,9 +129,7 @@ def test_a_query_of_an_empty_interest_stream_is_started_again(place, query, layo
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_consumer_that_nothing_depends_on_is_deleted(js, place, reading, retention):
-    """
-    A consumer of the other retentions is made again: nothing is lost with it.
-    """
+    """A consumer of the other retentions is made again: nothing is lost with it."""
     of = place(retention=retention)
     reader = reading(of)
     js.delete_consumers([(of.streams[0], name_of(reader))])
@@ -193,9 +191,7 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch
 
 
 def test_a_run_that_ends_waits_for_a_pause(js, place, reading):
-    """
-    `availableNow` ends when all is read that was there, paused or not.
-    """
+    """`availableNow` ends when all is read that was there, paused or not."""
     of = place(retention="workqueue")
     reader = reading(of)
     of.publish(10)

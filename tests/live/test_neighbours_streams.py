@@ -79,9 +79,7 @@ def test_a_stream_that_was_taken_back_and_outgrew_the_checkpoint(store, own, que
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_a_stream_that_keeps_messages_for_us_was_taken_back(store, own, query, retention):
-    """
-    Likewise with the other retentions, whose consumers are taken back with their streams.
-    """
+    """Likewise with the other retentions, whose consumers are taken back with their streams."""
     place = Place(own, "one", "A", retention=retention)
     reader = query(store.server, **place.options)
     reader.plan()
@@ -153,9 +151,7 @@ def test_a_stream_of_another_server_than_the_one_that_is_asked(tmp_path, query):
 
 
 def test_a_recorded_batch_of_a_stream_that_was_taken_back(store, own, query):
-    """
-    A batch in the write-ahead log is not run with other messages than it was planned with.
-    """
+    """A batch in the write-ahead log is not run with other messages than it was planned with."""
     place = Place(own, "one", "A")
     place.publish(60)
     reader = query(store.server, maxRecordsPerTrigger=50, **place.options)
@@ -248,9 +244,7 @@ def halves(reader, tasks, between):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
-    """
-    The last look finds no stream, and that takes nothing from the rows.
-    """
+    """The last look finds no stream, and that takes nothing from the rows."""
     place = Place(own, layout, "A")
     place.publish(1_000)
     texts = {name: str(value) for name, value in place.options.items()}

@@ -67,9 +67,7 @@ def test_direct_gets_that_an_old_server_has_not(old, call):
 
 
 def test_direct_gets_that_an_old_server_has(old):
-    """
-    A message by its sequence is read from an old server, too.
-    """
+    """A message by its sequence is read from an old server, too."""
     with DirectCalls.open({"servers": old.url}, "S") as calls:
         assert calls.message(1).data == b"x0"
 
@@ -92,9 +90,7 @@ def test_an_old_server_shows_in_its_first_answer(mixed, call):
 @pytest.mark.parametrize("server", ["old", "mixed"])
 @pytest.mark.parametrize("what", ["count", "range", "info"])
 def test_what_reads_are_made_of(request, server, what):
-    """
-    Counting, reading a range and STREAM.INFO name what an old server has not, at once.
-    """
+    """Counting, reading a range and STREAM.INFO name what an old server has not, at once."""
     client = Client(parse_sink({"servers": request.getfixturevalue(server).url}).connection)
     js = JetStream(client)
     needs = "2.10" if what == "info" else "2.12"
@@ -119,9 +115,7 @@ def test_what_reads_are_made_of(request, server, what):
     ],
 )
 def test_reads_from_an_old_server(old, options, capability, needs):
-    """
-    `spark.read` names on the driver what is missing.
-    """
+    """`spark.read` names on the driver what is missing."""
     given = {"servers": old.url, "stream": "S"} | {k: str(v) for k, v in options.items()}
     source = JetStreamDataSource(given)
     with pytest.raises(UnsupportedServerError, match=f"{capability}.* needs nats-server {needs}"):
@@ -129,9 +123,7 @@ def test_reads_from_an_old_server(old, options, capability, needs):
 
 
 def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
-    """
-    nats-server 2.11 has batches, but counts what follows a message with the message itself.
-    """
+    """nats-server 2.11 has batches, but counts what follows a message with the message itself."""
     with Proxy(nats_server.port, info_with(version="2.11.11")) as proxy:
         source = JetStreamDataSource({"servers": proxy.url, "stream": new_stream()})
         with pytest.raises(UnsupportedServerError, match=r"reading a range.*2\.12 .* is 2\.11\.11"):
@@ -140,9 +132,7 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
 
 @pytest.mark.parametrize("writer", [batch_writer, stream_writer])
 def test_writes_to_an_old_server(old, writer):
-    """
-    The driver says what is missing before a row moves.
-    """
+    """The driver says what is missing before a row moves."""
     options = parse_sink({"servers": old.url}, streaming=writer is stream_writer)
     with pytest.raises(
         UnsupportedServerError,

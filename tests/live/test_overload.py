@@ -134,9 +134,7 @@ def test_dead_letters_and_the_stream_are_the_input(narrow):
 
 
 def test_a23_dropped_rows_are_counted(narrow):
-    """
-    A23: with `drop` they are gone, and the counts say how many.
-    """
+    """A23: with `drop` they are gone, and the counts say how many."""
     server, js = narrow
     subjects = rows(random.Random(SEED), 8_000)
     counts = write(
@@ -184,9 +182,7 @@ def test_rows_the_stream_rejects_become_dead_letters(nats_server, js):
 
 
 def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
-    """
-    A12: a server that takes everything sheds nothing, however full the queue.
-    """
+    """A12: a server that takes everything sheds nothing, however full the queue."""
     js.create_stream({"name": "SO", "subjects": ["SO.>"], "allow_direct": True})
     try:
         subjects = [f"SO.{i % 7}" for i in range(20_000)]

@@ -159,9 +159,7 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
 
 
 def test_no_other_way_is_taken_without_need(js, deep, by_direct_get):
-    """
-    50,000 messages come by one consumer, which is deleted at the end.
-    """
+    """50,000 messages come by one consumer, which is deleted at the end."""
     found = sequences(reading(deep, 50_000, expected=50_000).batches(js.client))
 
     assert found == list(range(1, 50_001))
@@ -194,9 +192,7 @@ def test_what_the_server_is_told_of_it(js, deep):
 
 
 def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, monkeypatch):
-    """
-    A reader that is killed deletes nothing; the server does.
-    """
+    """A reader that is killed deletes nothing; the server does."""
     monkeypatch.setattr(own, "_INACTIVE_S", 5.0)
     named, made = own.new_name, []
     monkeypatch.setattr(alone, "new_name", lambda: made.append(named()) or made[-1])
@@ -293,9 +289,7 @@ def test_deletes_and_purges_meanwhile(js, deep):
 
 @pytest.mark.parametrize("seed", fresh(__name__))
 def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
-    """
-    However often the connection ends in the middle of a message, each comes once.
-    """
+    """However often the connection ends in the middle of a message, each comes once."""
     rng = random.Random(seed)
     left, cuts = rng.randrange(1 << 20), 0
 
@@ -319,9 +313,7 @@ def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
 
 
 def test_a_server_that_is_killed_and_comes_back():
-    """
-    The consumer is gone with the server; the read goes on behind its last row.
-    """
+    """The consumer is gone with the server; the read goes on behind its last row."""
     with DevServer() as server:
         client = Client(options(server))
         js = JetStream(client)
@@ -404,9 +396,7 @@ def test_a_deletion_is_not_waited_for_far_away(far, nats_server, js, new_stream)
 
 
 def test_a_deletion_that_is_forbidden_far_away_disturbs_nobody(far, by_direct_get):
-    """
-    The server says so after the read: to whoever reads the connection next it is no error.
-    """
+    """The server says so after the read: to whoever reads the connection next it is no error."""
     with DevServer(FORBIDDING % "$JS.API.CONSUMER.DELETE.>") as server:
         admin = Client(connection_of(server.url, user="admin", password=Secret("x")))
         reader = Client(connection_of(server.url, user="reader", password=Secret("x")))

@@ -360,9 +360,7 @@ def test_what_the_program_shows_as_json(
 
 @pytest.mark.parametrize("layout", ["numbered", "raw"])
 def test_what_copies_inherit(js: JetStream, request: pytest.FixtureRequest, layout: str) -> None:
-    """
-    What copies are said to inherit they have, and what they are said not to, they have not.
-    """
+    """What copies are said to inherit they have, and what they are said not to, they have not."""
     origin = request.getfixturevalue(layout)(max_bytes=1 << 22, max_age=3_600_000_000_000)
     names = f"{origin}-{{partition}}"
     plan = PartitionPlan(origin, N, names, f"{origin}.{{partition}}.>")

@@ -88,9 +88,7 @@ def test_pins_are_taken(js, stream, said):
 
 
 def test_streams_by_a_pattern(js, new_stream, said):
-    """
-    A layout of several streams is one pattern.
-    """
+    """A layout of several streams is one pattern."""
     names = [new_stream(f"layout-{number}") for number in range(2)]
     for name in names:
         consumer(js, name, "q-0")
@@ -112,9 +110,7 @@ def test_streams_by_a_pattern(js, new_stream, said):
     ],
 )
 def test_what_cannot_be(js, stream, said, words, status, error):
-    """
-    What is missing, or wrong, is one line.
-    """
+    """What is missing, or wrong, is one line."""
     js.create_consumer(stream, {"durable_name": "plain-0", "ack_policy": "explicit"})
     ended, out, err = said(*(word.format(stream) for word in words))
 

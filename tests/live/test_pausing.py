@@ -84,9 +84,7 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
 
 @needs_nats
 def test_the_command_nats_does_the_same(js, nats_server, place, query, command):
-    """
-    What `nats consumer pause` pauses `resume` lets go on, and the other way round.
-    """
+    """What `nats consumer pause` pauses `resume` lets go on, and the other way round."""
     _, which = begun(query, place)
 
     def consumer(*words):

@@ -100,9 +100,7 @@ def own(server) -> JetStream:
 
 
 def test_every_row_is_stored_in_order(nats_server, js, new_stream):
-    """
-    100,000 rows are 100,000 messages, those of a subject in the order of the rows.
-    """
+    """100,000 rows are 100,000 messages, those of a subject in the order of the rows."""
     name = new_stream()
     options, telemetry = sink(nats_server), Telemetry()
     counts = publish(js.client, options, batches(name, 100_000, 10_000), "p", telemetry)
@@ -113,9 +111,7 @@ def test_every_row_is_stored_in_order(nats_server, js, new_stream):
 
 
 def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
-    """
-    A second attempt with the same ids is all duplicates, and counts as stored.
-    """
+    """A second attempt with the same ids is all duplicates, and counts as stored."""
     name = new_stream()
     options = sink(nats_server)
     publish(js.client, options, batches(name, 3000), id_prefix="p")
@@ -127,9 +123,7 @@ def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
 
 @pytest.mark.parametrize("prefix", ["p", None], ids=["ids", "no ids"])
 def test_large_rows_are_stored_as_they_are(nats_server, js, new_stream, prefix):
-    """
-    In every mode, more of them than may be on their way, and some empty ones among them.
-    """
+    """In every mode, more of them than may be on their way, and some empty ones among them."""
     name = new_stream(allow_batched=True, allow_atomic=True)
     data = [b"%d." % row * (30_000 if row % 7 else 0) for row in range(60)]
     options = sink(nats_server, max_in_flight_bytes=1 << 20)
@@ -141,9 +135,7 @@ def test_large_rows_are_stored_as_they_are(nats_server, js, new_stream, prefix):
 
 
 def test_without_ids_rows_are_stored_again(nats_server, js, new_stream):
-    """
-    With exactlyOnce=false a second attempt stores the rows once more.
-    """
+    """With exactlyOnce=false a second attempt stores the rows once more."""
     name = new_stream()
     for _ in range(2):
         publish(js.client, sink(nats_server), batches(name, 100))
@@ -152,17 +144,13 @@ def test_without_ids_rows_are_stored_again(nats_server, js, new_stream):
 
 
 def test_no_rows_no_messages(nats_server, js):
-    """
-    An empty task needs nothing but the connection.
-    """
+    """An empty task needs nothing but the connection."""
     assert publish(js.client, sink(nats_server), []) == Written(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_a_server_restart_loses_and_doubles_nothing(how):
-    """
-    The server goes down in the middle and comes back; every row is stored once.
-    """
+    """The server goes down in the middle and comes back; every row is stored once."""
     with DevServer() as server:
         js = own(server)
 
@@ -287,9 +275,7 @@ def test_real_429s_are_retried():
 
 
 def test_a_subject_without_a_stream_is_an_error(nats_server, js, monkeypatch):
-    """
-    The error names the subject and says that no stream listens there.
-    """
+    """The error names the subject and says that no stream listens there."""
     monkeypatch.setattr(lane_module, "NO_STREAM_GRACE_S", 1.0)
 
     with pytest.raises(PublishTimeoutError, match=r"'nowhere\.\d'.*no stream listens on this"):
@@ -297,9 +283,7 @@ def test_a_subject_without_a_stream_is_an_error(nats_server, js, monkeypatch):
 
 
 def test_max_payload_is_checked_before_sending(nats_server, js, new_stream):
-    """
-    The server would cut the connection; instead the row is named and nothing of it is sent.
-    """
+    """The server would cut the connection; instead the row is named and nothing of it is sent."""
     name = new_stream()
     rows = pa.record_batch({"subject": [f"{name}.a", f"{name}.b"], "data": ["x", "y" * (1 << 20)]})
     connection = js.client.connection
@@ -311,9 +295,7 @@ def test_max_payload_is_checked_before_sending(nats_server, js, new_stream):
 
 
 def test_max_msg_size_is_a_rejection(nats_server, js, new_stream):
-    """
-    What the stream will never take ends the task with the server's own code.
-    """
+    """What the stream will never take ends the task with the server's own code."""
     name = new_stream(max_msg_size=50)
 
     with pytest.raises(PublishRejectedError, match=r"row 0: .*\(err_code 10054\)"):
@@ -334,9 +316,7 @@ def test_a_full_stream_is_a_timeout(nats_server, js, new_stream, monkeypatch):
 
 
 def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream):
-    """
-    When somebody makes room in time, every row is stored.
-    """
+    """When somebody makes room in time, every row is stored."""
     name = new_stream(max_msgs=500, discard="new")
     options = sink(nats_server, publish_timeout_s=30.0)
     other = JetStream(Client(options.connection))
@@ -351,9 +331,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
 
 
 def test_a_server_that_stays_away_is_an_error():
-    """
-    Without a server within publishTimeout the task ends with the reason.
-    """
+    """Without a server within publishTimeout the task ends with the reason."""
     with DevServer() as server:
         own(server).client.close()
         connection = connection_of(server.url, request_timeout_s=3.0)
@@ -371,9 +349,7 @@ def test_a_server_that_stays_away_is_an_error():
 
 
 def test_a_forbidden_subject_is_an_error():
-    """
-    A permission that lacks is said so, not waited for.
-    """
+    """A permission that lacks is said so, not waited for."""
     config = """
         authorization { users = [{ user: u, password: p, permissions: {
             publish: ["S.0", "$JS.API.>"], subscribe: ">" } }] }
@@ -391,9 +367,7 @@ def test_a_forbidden_subject_is_an_error():
 
 
 def test_an_error_of_the_input_surfaces(nats_server, js, new_stream):
-    """
-    What the iterator raises comes out of the publisher as it is.
-    """
+    """What the iterator raises comes out of the publisher as it is."""
     name = new_stream()
 
     def rows():
@@ -406,9 +380,7 @@ def test_an_error_of_the_input_surfaces(nats_server, js, new_stream):
 
 @pytest.mark.parametrize("limits", [(1, 1 << 20), (7, 1 << 20), (1000, 300), (100_000, 1 << 30)])
 def test_any_window_stores_every_row_in_order(nats_server, js, new_stream, limits):
-    """
-    The size of the window changes the speed and nothing else.
-    """
+    """The size of the window changes the speed and nothing else."""
     name = new_stream()
     options = sink(nats_server, max_in_flight=limits[0], max_in_flight_bytes=limits[1])
     publish(js.client, options, batches(name, 2000, 300), id_prefix="p")

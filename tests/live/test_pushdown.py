@@ -212,9 +212,7 @@ def test_filters_that_spare_less(server, of, filters, spared):
 
 @pytest.mark.parametrize("of", [RANGE, HISTORY], ids=["range", "history"])
 def test_times(server, of):
-    """
-    A filter of time brings the same rows, of the half of the stream that it is about.
-    """
+    """A filter of time brings the same rows, of the half of the stream that it is about."""
     kind, options = of
     everything, all_out = read(server, kind, [], **options)
     late, early = everything[1500]["timestamp"], everything[500]["timestamp"]
@@ -230,9 +228,7 @@ def test_times(server, of):
 
 
 def test_what_is_no_help_is_left_to_spark(server):
-    """
-    Filters that cannot be expressed leave the read as it is.
-    """
+    """Filters that cannot be expressed leave the read as it is."""
     assert narrowing_of(
         [
             StringContains(SUBJECT, "A"),

@@ -67,9 +67,7 @@ def test_the_recording_is_what_the_server_says():
 
 
 def test_every_request_is_recorded():
-    """
-    None that `JetStream` makes is left out; `call` is how it makes them, `answer` makes none.
-    """
+    """None that `JetStream` makes is left out; `call` is how it makes them, `answer` makes none."""
     public = {
         name for name, _ in inspect.getmembers(JetStream, inspect.isfunction)
         if not name.startswith("_")

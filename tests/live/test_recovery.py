@@ -130,9 +130,7 @@ def test_the_tasks_of_a_process_read_the_tail_once(batch, monkeypatch):
 
 
 def test_an_operator_is_answered_while_the_tail_is_read(batch, nats_server, monkeypatch):
-    """
-    The read does not end before the operator has a receipt.
-    """
+    """The read does not end before the operator has a receipt."""
     answered = threading.Event()
     real = tail.Tail.refresh
 

@@ -67,9 +67,7 @@ def brief(server, **changes) -> SinkOptions:
 def test_what_a_stream_never_takes_is_rejected(
     nats_server, js, new_stream, config, batch, err_code, text
 ):
-    """
-    A refusal that will not change ends the task at once, with the server's code and the row.
-    """
+    """A refusal that will not change ends the task at once, with the server's code and the row."""
     sealed = config.pop("sealed", False)
     name = new_stream(**config)
     if sealed:
@@ -143,9 +141,7 @@ def test_a_limit_is_waited_for(nats_server, js, new_stream, config, room):
 
 
 def test_without_that_flag_old_messages_go_and_new_ones_are_stored(nats_server, js, new_stream):
-    """
-    `max_msgs_per_subject` alone drops the oldest of the subject; the publish is a success.
-    """
+    """`max_msgs_per_subject` alone drops the oldest of the subject; the publish is a success."""
     name = new_stream(max_msgs_per_subject=5)
 
     assert publish(js.client, brief(nats_server), [rows(f"{name}.a", 20)]).acked == 20
@@ -153,9 +149,7 @@ def test_without_that_flag_old_messages_go_and_new_ones_are_stored(nats_server, 
 
 
 def test_a_message_larger_than_the_whole_stream_is_acked_and_gone(nats_server, js, new_stream):
-    """
-    The server acks it and drops it at once; a sink cannot tell, and counts it as stored.
-    """
+    """The server acks it and drops it at once; a sink cannot tell, and counts it as stored."""
     name = new_stream(max_bytes=200, discard="old")
 
     assert publish(js.client, brief(nats_server), [rows(f"{name}.a", 1, size=1000)]).acked == 1
@@ -163,9 +157,7 @@ def test_a_message_larger_than_the_whole_stream_is_acked_and_gone(nats_server, j
 
 
 def test_a_stream_that_does_not_ack_is_a_timeout(nats_server, js, new_stream):
-    """
-    With `no_ack` nobody answers; the error says what to look for.
-    """
+    """With `no_ack` nobody answers; the error says what to look for."""
     name = new_stream(no_ack=True)
 
     with pytest.raises(PublishTimeoutError, match="no PubAck within ackTimeout.*no_ack"):
@@ -221,9 +213,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("header", REFUSED)
 def test_headers_of_servers_are_refused_by_them_and_never_sent(nats_server, js, new_stream, header):
-    """
-    The server refuses a publish with such a header; a row that has it is stored without it.
-    """
+    """The server refuses a publish with such a header; a row that has it is stored without it."""
     name = new_stream()
     refused = js.client.request(f"{name}.a", b"x", header_block([(header, REFUSED[header])]))
     counts = publish(
@@ -236,8 +226,6 @@ def test_headers_of_servers_are_refused_by_them_and_never_sent(nats_server, js, 
 
 
 def test_every_refusal_is_a_publish_error():
-    """
-    Whoever catches PublishError has them all.
-    """
+    """Whoever catches PublishError has them all."""
     assert issubclass(PublishRejectedError, PublishError)
     assert issubclass(PublishTimeoutError, PublishError)

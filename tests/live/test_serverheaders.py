@@ -110,9 +110,7 @@ def copy(rows: list[dict], to: str) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("name", sorted(NOT_READ))
 def test_a_header_that_is_not_the_messages_own_is_not_read(js, new_stream, name):
-    """
-    Stored as it is, whichever way the message is read.
-    """
+    """Stored as it is, whichever way the message is read."""
     stream, traces = new_stream(), new_stream()
     for subject in "ab":
         stored_raw(js, f"{stream}.{subject}", with_header(name, f"{traces}.x"))
@@ -126,9 +124,7 @@ def test_a_header_that_is_not_the_messages_own_is_not_read(js, new_stream, name)
 
 @pytest.mark.parametrize("name", sorted(PLACES))
 def test_what_ties_a_message_to_its_stream_is_read(js, new_stream, name):
-    """
-    A reader may want to know what a message is to the stream it is in.
-    """
+    """A reader may want to know what a message is to the stream it is in."""
     stream = new_stream()
     stored_raw(js, f"{stream}.a", with_header(name, ""))
 
@@ -176,9 +172,7 @@ def test_published_as_it_is_it_has_one(nats_server, js, new_stream, monkeypatch,
 
 
 def test_names_are_those_of_the_server():
-    """
-    Each stands in the server's program, in these letters.
-    """
+    """Each stands in the server's program, in these letters."""
     program = find_server().read_bytes()
     lists = MADE, ORDERS, PLACES, EXPECTS, KEPT
     listed = [name for each in lists for name in each]
@@ -238,9 +232,7 @@ def test_a_copied_traceparent_is_not_the_servers_business(name):
 
 @pytest.mark.parametrize("column", [True, False], ids=["msg_id", "headers"])
 def test_a_copied_header_does_not_hide_the_rows_id(nats_server, js, new_stream, column):
-    """
-    A row that is sent twice under one id is stored once, whatever its other headers say.
-    """
+    """A row that is sent twice under one id is stored once, whatever its other headers say."""
     target = new_stream()
     headers = [("a", ["Nats-Msg-IdNats-Msg-Id"])]
     row = {"data": b"x", "headers": headers if column else [*headers, ("Nats-Msg-Id", ["7"])]}
@@ -254,9 +246,7 @@ def test_a_copied_header_does_not_hide_the_rows_id(nats_server, js, new_stream, 
 
 
 def test_a_copied_header_does_not_hide_what_the_row_expects(nats_server, js, new_stream):
-    """
-    A row that expects another stream is refused, whatever its other headers say.
-    """
+    """A row that expects another stream is refused, whatever its other headers say."""
     target = new_stream()
     headers = [("a", ["Nats-Expected-StreamNats-Expected-Stream"]),
                ("Nats-Expected-Stream", ["OTHER"])]  # fmt: skip

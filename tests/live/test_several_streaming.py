@@ -118,9 +118,7 @@ def test_numbered_streams_of_a_list(tenants: Tenants, query: Callable[..., Query
 def test_a_stream_with_the_next_number_ends_a_query_of_a_list(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    While a query of a list runs, a stream with the next number ends it: it would not be read.
-    """
+    """While a query of a list runs, a stream with the next number ends it: it would not be read."""
     tenants.make("o-0", "r")
     tenants.fill("o-0")
     names = f"{tenants.name('o')}-{{partition}},{tenants.name('r')}"
@@ -135,9 +133,7 @@ def test_a_stream_with_the_next_number_ends_a_query_of_a_list(
 
 
 def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
-    """
-    `startingOffsets` says where a stream begins, also of one that comes later.
-    """
+    """`startingOffsets` says where a stream begins, also of one that comes later."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=4)
     starts = {tenants.name("a"): {"0": 3}, tenants.name("c"): {"0": 2}}
@@ -226,9 +222,7 @@ def test_a_start_that_a_new_stream_does_not_reach_yet(
 def test_each_deletion_is_told(
     tenants: Tenants, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """
-    A stream that is made anew after its deletion and deleted once more is one loss more.
-    """
+    """A stream that is made anew after its deletion and deleted once more is one loss more."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false")
@@ -396,9 +390,7 @@ def test_the_tasks_of_others_stay_when_streams_go(
 def test_a_run_that_ends_takes_no_streams_that_come_later(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    With availableNow a run reads what was there when it began, and the next one the rest.
-    """
+    """With availableNow a run reads what was there when it began, and the next one the rest."""
     tenants.make("a")
     tenants.fill("a")
     several = query(streamPattern=f"{tenants.prefix}-*")
@@ -440,9 +432,7 @@ def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(
 def test_a_task_of_several_streams_has_its_limit(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    No task has more than `maxRecordsPerPartition`, whatever number of streams it reads.
-    """
+    """No task has more than `maxRecordsPerPartition`, whatever number of streams it reads."""
     tenants.make(*range(20))
     tenants.fill(*range(20), count=30)
     tenants.fill(7, count=220)

@@ -99,9 +99,7 @@ def test_numbers_in_the_subjects_of_several(
 
 
 def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    Offsets by stream bound that stream alone, also where messages are missing in it.
-    """
+    """Offsets by stream bound that stream alone, also where messages are missing in it."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=6)
     a, b = tenants.name("a"), tenants.name("b")
@@ -155,9 +153,7 @@ def test_an_end_before_its_start_names_the_stream(
 
 
 def test_tasks_of_one_backlog_keep_their_stream(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    Cut by sequence, each task's rows still have their stream.
-    """
+    """Cut by sequence, each task's rows still have their stream."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=50)
 
@@ -183,9 +179,7 @@ def test_what_is_not_there(tenants: Tenants, read: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("count", [10, 300])
 def test_planning_asks_by_pages(nats_server: DevServer, tenants: Tenants, count: int) -> None:
-    """
-    How many streams there are costs pages of 256, and no question for each stream.
-    """
+    """How many streams there are costs pages of 256, and no question for each stream."""
     tenants.make(*range(count))
     tenants.fill(0, 7)
     pages = -(-len(tenants.js.stream_names()) // 256)
@@ -217,9 +211,7 @@ def test_a_snapshot_of_several(tenants: Tenants, read: Callable[..., Any]) -> No
 
 
 def test_a_snapshot_of_several_at_a_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    `upToTime` is one moment for all streams, each of which has its own sequence then.
-    """
+    """`upToTime` is one moment for all streams, each of which has its own sequence then."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
     tenants.fill("b", count=2)

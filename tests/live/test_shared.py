@@ -72,9 +72,7 @@ def test_overflow_by_claims(js, new_stream, publish, query):
 
 
 def test_overflow_by_either(js, new_stream, publish, query):
-    """
-    With both thresholds one that is reached is enough (ADR-42: boolean OR).
-    """
+    """With both thresholds one that is reached is enough (ADR-42: boolean OR)."""
     name = new_stream()
     second = query(stream=name, minAckPending=1000, minPending=3)
     publish(numbered(name, 4))
@@ -89,9 +87,7 @@ def test_overflow_by_either(js, new_stream, publish, query):
 
 
 def test_a_query_may_wait_for_its_message(js, new_stream, publish, query):
-    """
-    An idle query has a pull waiting: a message that comes meanwhile is claimed by that call.
-    """
+    """An idle query has a pull waiting: a message that comes meanwhile is claimed by that call."""
     name = new_stream()
     one = query(stream=name, priorityPolicy="prioritized")
     assert one.claim() is None
@@ -113,9 +109,7 @@ def test_a_query_may_wait_for_its_message(js, new_stream, publish, query):
 
 
 def test_partitions_are_claimed_alike(js, new_stream, publish, query):
-    """
-    With several partitions a batch has its part of each; what one lacks goes to the others.
-    """
+    """With several partitions a batch has its part of each; what one lacks goes to the others."""
     name = new_stream()
     publish([(f"{name}.{p}.x", b"%d" % i) for i in range(40) for p in (0, 1)])
     publish([(f"{name}.2.x", b"only")])
@@ -135,9 +129,7 @@ def test_partitions_are_claimed_alike(js, new_stream, publish, query):
 
 
 def test_streams_layout(js, new_stream, publish, query):
-    """
-    One stream a partition: each has its own shared consumer.
-    """
+    """One stream a partition: each has its own shared consumer."""
     base = new_stream()
     names = [new_stream(f"{base}-{p}", subjects=[f"{base}x{p}.>"]) for p in (0, 1)]
     publish([(f"{base}x{p}.a", b"x") for p in (0, 1) for _ in range(5)])
@@ -167,9 +159,7 @@ def test_headers_and_tasks(js, new_stream, publish, query):
 
 
 def test_a_start_other_than_the_first_message(js, new_stream, publish, query):
-    """
-    The query that makes the consumer says where it begins; those that join take it as it is.
-    """
+    """The query that makes the consumer says where it begins; those that join take it as it is."""
     name = new_stream()
     publish(numbered(name, 10))
     one = query(stream=name, startingOffsets='{"0": 8}')
@@ -182,9 +172,7 @@ def test_a_start_other_than_the_first_message(js, new_stream, publish, query):
 
 
 def test_available_now(js, new_stream, publish, query):
-    """
-    A run of what is there claims as much as was waiting when it began, and ends.
-    """
+    """A run of what is there claims as much as was waiting when it began, and ends."""
     name = new_stream()
     publish(numbered(name, 25))
     one = query(stream=name, maxRecordsPerTrigger=10)
@@ -215,9 +203,7 @@ def test_available_now_of_a_paused_consumer_ends(js, new_stream, publish, query)
 
 
 def test_batches_are_limited(js, new_stream, publish, query):
-    """
-    `maxRecordsPerTrigger` and `maxBytesPerTrigger` limit what a batch claims.
-    """
+    """`maxRecordsPerTrigger` and `maxBytesPerTrigger` limit what a batch claims."""
     name = new_stream()
     publish([(f"{name}.a", bytes(1000))] * 50)
     by_rows = query(stream=name, maxRecordsPerTrigger=7)
@@ -228,9 +214,7 @@ def test_batches_are_limited(js, new_stream, publish, query):
 
 
 def test_a_consumer_that_is_full(js, new_stream, publish, query):
-    """
-    At `maxAckPending` nobody gets more until somebody acknowledges.
-    """
+    """At `maxAckPending` nobody gets more until somebody acknowledges."""
     name = new_stream()
     publish(numbered(name, 30))
     one, two = (query(stream=name, maxAckPending=20) for _ in range(2))
@@ -260,9 +244,7 @@ def test_one_message_at_a_time(js, new_stream, publish, query):
 
 
 def test_progress(js, new_stream, publish, query):
-    """
-    The progress tells claims of this query, of all readers, and what nobody has claimed.
-    """
+    """The progress tells claims of this query, of all readers, and what nobody has claimed."""
     name = new_stream()
     publish(numbered(name, 30))
     one, two = (query(stream=name, maxRecordsPerTrigger=10) for _ in range(2))

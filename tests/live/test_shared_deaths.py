@@ -1,6 +1,4 @@
-"""
-Claims that outlive their query, or not: replays, deaths, heartbeats, acks.
-"""
+"""Claims that outlive their query, or not: replays, deaths, heartbeats, acks."""
 
 from __future__ import annotations
 
@@ -103,9 +101,7 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
 
 
 def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
-    """
-    A batch that runs again may take many ack waits as well.
-    """
+    """A batch that runs again may take many ack waits as well."""
     name = new_stream()
     publish(numbered(name, 10))
     one, two = query(stream=name, ackWait="8s"), query(stream=name)
@@ -168,9 +164,7 @@ def test_scattered_claims(js, new_stream, publish, by, own):
 
 
 def test_what_was_committed_is_acknowledged_by_the_next_run(js, new_stream, publish, query):
-    """
-    A query that dies between its commit and the acks acknowledges when it is back.
-    """
+    """A query that dies between its commit and the acks acknowledges when it is back."""
     name = new_stream(retention="workqueue")
     publish(numbered(name, 10))
     one = query(stream=name)

@@ -71,9 +71,7 @@ def hands_back(js, name, count):
 @pytest.mark.parametrize("retention", RETENTIONS)
 @pytest.mark.parametrize("changes", [{"headers_only": None}, {"max_ack_pending": 5}], ids=str)
 def test_edits_that_change_no_row(js, new_stream, publish, query, retention, changes):
-    """
-    Rows come by direct get, and how much may be claimed is the operator's to say.
-    """
+    """Rows come by direct get, and how much may be claimed is the operator's to say."""
     name = new_stream(retention=retention)
     one = query(stream=name, maxRecordsPerTrigger=10)
     assert one.claim() is None

@@ -107,9 +107,7 @@ def test_a_consumer_of_another_kind(js, new_stream, publish, query, config, opti
 
 
 def test_streams_that_cannot_be_shared(js, new_stream, query):
-    """
-    Without direct get nothing can be fetched; a work queue is read from its beginning.
-    """
+    """Without direct get nothing can be fetched; a work queue is read from its beginning."""
     with pytest.raises(OptionError, match="direct get off"):
         query(stream=new_stream(allow_direct=False)).claim()
     with pytest.raises(OptionError, match="work queue"):
@@ -117,9 +115,7 @@ def test_streams_that_cannot_be_shared(js, new_stream, query):
 
 
 def test_a_checkpoint_of_another_query(js, new_stream, publish, query):
-    """
-    A checkpoint that was written with other settings is refused, and named.
-    """
+    """A checkpoint that was written with other settings is refused, and named."""
     name = new_stream()
     publish(numbered(name, 3))
     one = query(stream=name)
@@ -141,9 +137,7 @@ def test_a_checkpoint_of_another_query(js, new_stream, publish, query):
 
 
 def test_claims_that_left_the_stream(js, new_stream, publish, query):
-    """
-    Messages that are purged between claim and read are data loss.
-    """
+    """Messages that are purged between claim and read are data loss."""
     name = new_stream()
     publish(numbered(name, 10))
     strict = query(stream=name)
@@ -158,9 +152,7 @@ def test_claims_that_left_the_stream(js, new_stream, publish, query):
 
 
 def test_a_consumer_or_stream_that_is_gone(js, new_stream, publish, query):
-    """
-    A query that resumes without its consumer, or with a stream made anew, says what is lost.
-    """
+    """A query that resumes without its consumer, or with a stream made anew, says what is lost."""
     name = new_stream()
     publish(numbered(name, 3))
     one = query(stream=name)
@@ -182,9 +174,7 @@ def test_a_consumer_or_stream_that_is_gone(js, new_stream, publish, query):
 
 
 def test_a_consumer_deleted_meanwhile(js, new_stream, publish, query):
-    """
-    A consumer that is deleted while a query runs ends it with an error.
-    """
+    """A consumer that is deleted while a query runs ends it with an error."""
     name = new_stream()
     one = query(stream=name, requestTimeout="3s")
     assert one.claim() is None

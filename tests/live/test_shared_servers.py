@@ -22,9 +22,7 @@ from ..kits.shared import eventually
 
 
 def test_the_server_restarts(tmp_path):
-    """
-    A server that restarts, and one that is frozen for a while, cost time and no message.
-    """
+    """A server that restarts, and one that is frozen for a while, cost time and no message."""
     with DevServer(store_dir=tmp_path) as server:
         client = Client(connection_to(server))
         js = JetStream(client)
@@ -54,9 +52,7 @@ def test_the_server_restarts(tmp_path):
 
 
 def test_a_server_that_does_not_answer(tmp_path, monkeypatch):
-    """
-    A frozen server ends in a typed error within `requestTimeout`.
-    """
+    """A frozen server ends in a typed error within `requestTimeout`."""
     monkeypatch.setattr(claimpulls, "_QUIET_S", 0.5)
     with DevServer() as server:
         client = Client(connection_to(server))

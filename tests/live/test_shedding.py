@@ -70,9 +70,7 @@ def test_a12_a_pause_of_one_subject_sheds_no_other(js, nats_server, new_stream):
 
 
 def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream):
-    """
-    A12: 10077 of one subject is its own affair.
-    """
+    """A12: 10077 of one subject is its own affair."""
     name = new_stream(
         max_msgs_per_subject=20, discard="new", discard_new_per_subject=True,
         allow_batched=True, allow_atomic=True,
@@ -174,9 +172,7 @@ def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, roo
 def test_a13_critical_rows_that_find_no_room_fail_the_task(
     js, nats_server, new_stream, monkeypatch
 ):
-    """
-    I2: they are not shed, whatever the policy; the error says what to do.
-    """
+    """I2: they are not shed, whatever the policy; the error says what to do."""
     monkeypatch.setattr(throttle, "_SHARE", 0.2)  # answers may take their time
     name = new_stream(max_msgs=10, discard="new")
     rows = [f"{name}.critical.{i % 3}" for i in range(50)]

@@ -114,9 +114,7 @@ def test_far_away_a_snapshot_is_the_same(js, nats_server, new_stream, publish, m
 @pytest.mark.parametrize("way", ["names", "range"])
 @pytest.mark.parametrize("count", [1023, 1024, 1025, 5000])
 def test_any_number_of_subjects(js, nats_server, new_stream, monkeypatch, count, way):
-    """
-    Around and beyond the 1,024 subjects of one request the snapshot is whole, now and then.
-    """
+    """Around and beyond the 1,024 subjects of one request the snapshot is whole, now and then."""
     monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream()
     names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
@@ -232,9 +230,7 @@ def test_a_past_that_is_gone_is_said(
 
 @pytest.mark.parametrize("way", ["names", "range"])
 def test_the_end_of_a_purged_stream(js, nats_server, new_stream, publish, monkeypatch, way):
-    """
-    As of its end a stream whose head was purged before lacks nothing.
-    """
+    """As of its end a stream whose head was purged before lacks nothing."""
     monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
     stream = new_stream()
     publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(40)])
@@ -276,9 +272,7 @@ def test_a_point_before_the_first_message_is_said(
 
 
 def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
-    """
-    `upToTime` stands for the last message before it, to the nanosecond, in every task alike.
-    """
+    """`upToTime` stands for the last message before it, to the nanosecond, in every task alike."""
     stream = new_stream()
     publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(20)])
     times = {
@@ -343,9 +337,7 @@ def test_subjects_that_the_stream_takes_no_more(js, nats_server, new_stream, pub
 
 
 def test_the_address_example(js, nats_server, new_stream, publish):
-    """
-    The document's example: the user's record now, and as it was before the address changed.
-    """
+    """The document's example: the user's record now, and as it was before the address changed."""
     name = f"KV_{new_stream()}"
     new_stream(name=name, subjects=[f"$KV.{name}.>"], max_msgs_per_subject=5)
     user = f"$KV.{name}.1234"
@@ -373,9 +365,7 @@ def test_the_address_example(js, nats_server, new_stream, publish):
 
 
 def test_partitions_of_the_filtered_layout(js, nats_server, new_stream, publish):
-    """
-    Rows carry the partition of their subject, null where it belongs to none.
-    """
+    """Rows carry the partition of their subject, null where it belongs to none."""
     stream = new_stream()
     publish([(f"{stream}.{p}.x", b"") for p in (0, 1, 2)])
     source = reader(
@@ -389,9 +379,7 @@ def test_partitions_of_the_filtered_layout(js, nats_server, new_stream, publish)
 
 
 def test_partitions_of_the_streams_layout(js, nats_server, new_stream, publish):
-    """
-    Each stream of the layout has its own sequence; a moment fits all of them.
-    """
+    """Each stream of the layout has its own sequence; a moment fits all of them."""
     base = new_stream()
     for p in (0, 1):
         new_stream(name=f"{base}-{p}", subjects=[f"x{base}.{p}.>"])
@@ -409,9 +397,7 @@ def test_partitions_of_the_streams_layout(js, nats_server, new_stream, publish):
 
 
 def test_markers_and_headers(js, nats_server, new_stream, publish):
-    """
-    Delete and TTL markers are rows with their headers, and left out with `dropMarkers`.
-    """
+    """Delete and TTL markers are rows with their headers, and left out with `dropMarkers`."""
     stream = new_stream()
     publish(
         [
@@ -431,9 +417,7 @@ def test_markers_and_headers(js, nats_server, new_stream, publish):
 
 
 def test_a_pin_makes_reads_agree(js, nats_server, new_stream, publish):
-    """
-    Reads with the pin of an earlier look are of that moment, whatever came since.
-    """
+    """Reads with the pin of an earlier look are of that moment, whatever came since."""
     stream = new_stream()
     publish([(f"{stream}.a", b"1"), (f"{stream}.b", b"1")])
     options = {"servers": nats_server.url, "stream": stream, "multiLast": f"{stream}.*"}

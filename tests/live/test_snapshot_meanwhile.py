@@ -246,9 +246,7 @@ def test_a_subject_that_reaches_its_limit_amid_a_plan_of_the_past_is_reported(
 def test_a_stream_that_was_made_anew_is_not_read_for_the_old_one(
     js, nats_server, new_stream, publish
 ):
-    """
-    A stream that was deleted and made again between plan and read gives no rows of its own.
-    """
+    """A stream that was deleted and made again between plan and read gives no rows of its own."""
     stream = new_stream()
     publish([(f"{stream}.a", b"old")])
     source = reader(nats_server, stream=stream, multiLast=f"{stream}.*")

@@ -393,9 +393,7 @@ def test_a_stream_taken_back_is_named(taken_back):
 
 
 def test_transforms_that_disagree_are_refused(js, new_stream, reader):
-    """
-    A stream whose transforms make different partitions has no layout to follow.
-    """
+    """A stream whose transforms make different partitions has no layout to follow."""
     name = new_stream()
     sources = [
         {"name": name, "subject_transforms": [
@@ -436,9 +434,7 @@ def test_a_pending_batch_of_a_stream_that_is_no_more(js, new_stream, publish, re
 
 
 def test_a_commit_does_not_wait_for_a_consumer_that_is_gone(js, new_stream, publish, reader):
-    """
-    Settling passes over a consumer that was deleted and settles the others.
-    """
+    """Settling passes over a consumer that was deleted and settles the others."""
     name = new_stream(retention="interest")
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
                "consumer": "c", "requestTimeout": "20s"}  # fmt: skip

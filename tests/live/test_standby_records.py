@@ -89,9 +89,7 @@ def test_a_record_of_a_stranger_is_an_error(js, new_stream, publish, query, apar
 
 
 def test_available_now_does_not_wait(js, new_stream, publish, query):
-    """
-    Under trigger(availableNow=True) a query whose turn it is not ends at once, without rows.
-    """
+    """Under trigger(availableNow=True) a query whose turn it is not ends at once, without rows."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     first, second = query(stream=stream), query(stream=stream)
@@ -186,9 +184,7 @@ def test_one_that_may_not_say_that_it_waits(caplog):
 
 @pytest.mark.parametrize("who", ["another", "the same"])
 def test_only_a_take_over_is_a_warning(nats_server, new_stream, caplog, who):
-    """
-    The first query that reads takes nobody's place, nor does a query that is started again.
-    """
+    """The first query that reads takes nobody's place, nor does a query that is started again."""
     caplog.set_level(logging.INFO, "pyspark_jetstream.readstream.lease")
     owners = Owner("q0", "h", 1, True), Owner("q1", "h", 2, True)
     stream = new_stream()

@@ -129,9 +129,7 @@ def test_a_domain_behind_a_link_that_comes_up(monkeypatch):
 
 
 def test_a_task_of_an_executor_waits(nats_server, monkeypatch):
-    """
-    A connection that is not the start of anything waits for a server, and for JetStream.
-    """
+    """A connection that is not the start of anything waits for a server, and for JetStream."""
     monkeypatch.setattr(module, "_ATTEMPT_S", 0.1)
     options = connection_of(
         nats_server.url, api_prefix="$JS.none.API", connect_timeout_s=3.0, request_timeout_s=3.0

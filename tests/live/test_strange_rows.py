@@ -152,9 +152,7 @@ def test_no_row_goes_where_others_take_it_for_more(nats_server, js, new_stream, 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_row_that_no_stream_takes_is_not_sent(nats_server, js, new_stream, write, way):
-    """
-    It would reach whoever listens there by chance, by the writer's rights; a row names it.
-    """
+    """It would reach whoever listens there by chance, by the writer's rights; a row names it."""
     name = new_stream()
     block = [rows(f"{name}.a"), rows(f"{name}.a", f"{name}.b", "nowhere.orders", f"{name}.c")]
 
@@ -166,9 +164,7 @@ def test_a_row_that_no_stream_takes_is_not_sent(nats_server, js, new_stream, wri
 
 
 def test_a_row_into_a_bucket_goes_where_a_bucket_is(js, new_stream, write):
-    """
-    Buckets of others are streams like others.
-    """
+    """Buckets of others are streams like others."""
     bucket = new_stream()
     new_stream(f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"])
 
@@ -179,9 +175,7 @@ def test_a_row_into_a_bucket_goes_where_a_bucket_is(js, new_stream, write):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_option_that_names_such_a_subject_is_the_users_mistake(nats_server, js, way):
-    """
-    It is told on the driver, before a row moves.
-    """
+    """It is told on the driver, before a row moves."""
     Ledger(js).ensure()
     options = parse_sink({"servers": nats_server.url, "subject": "nowhere.x"} | WAYS[way])
 
@@ -260,9 +254,7 @@ def test_who_may_not_ask_is_told_by_pubacks(way, more):
 
 
 def test_the_option_is_for_writes_that_need_to_know_nothing():
-    """
-    Exactly once is a promise about streams.
-    """
+    """Exactly once is a promise about streams."""
     for options in ({}, {"exactlyOnce": "true"}):
         with pytest.raises(OptionError, match="option 'requireStream': .*exactlyOnce=false"):
             parse_sink({"requireStream": "false"} | options)
@@ -318,9 +310,7 @@ def test_what_a_copied_publish_expected_of_its_stream_stays_behind(js, new_strea
 
 
 def test_a_user_may_expect_something_of_the_target(js, new_stream, write):
-    """
-    What a row says of it on purpose goes out, and the server heeds it.
-    """
+    """What a row says of it on purpose goes out, and the server heeds it."""
     name = new_stream()
     headers = [[("Nats-Expected-Last-Sequence", ["0"])], [("Nats-Expected-Last-Sequence", ["9"])]]
 
@@ -361,9 +351,7 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_did_not_go_out_is_told(js, new_stream, write, way):
-    """
-    Which headers rows had that are not in the stream, and how many rows had each.
-    """
+    """Which headers rows had that are not in the stream, and how many rows had each."""
     name, report = new_stream(), TaskReport()
     block = rows(*[f"{name}.a"] * 4, headers=LEFT_OUT)
     counts = write(block, block, report=report, **WAYS[way])
@@ -373,9 +361,7 @@ def test_what_did_not_go_out_is_told(js, new_stream, write, way):
 
 
 def test_the_driver_warns_once_a_run_and_header(caplog):
-    """
-    What no task of a batch says again and again is said once: of each header, in each run.
-    """
+    """What no task of a batch says again and again is said once: of each header, in each run."""
     options = parse_sink({"exactlyOnce": "false"})
     writer, done = JetStreamStreamWriter(options, SCHEMA), Written(4, 4, 0, 0, 0, 0)
 
@@ -400,9 +386,7 @@ def test_the_driver_warns_once_a_run_and_header(caplog):
 
 
 def test_a_counter_is_told_why_nothing_is_added(new_stream, write):
-    """
-    The server misses what the write has left out, and the error says so.
-    """
+    """The server misses what the write has left out, and the error says so."""
     name = new_stream(allow_msg_counter=True)
     copied = rows(f"{name}.a", headers=[[("Nats-Incr", ["+1"])]])
 
@@ -519,9 +503,7 @@ def test_what_can_be_no_message_is_a_dead_letter(way, to):
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_without_the_option_it_is_one_clear_error(name):
-    """
-    It names the first such row and what is wrong; nothing of its block goes out.
-    """
+    """It names the first such row and what is wrong; nothing of its block goes out."""
     batch = pa.RecordBatch.from_pylist(unfit_among([name]), ROW)
     with streams() as (server, js):
         with pytest.raises(RowError, match=f"row 3 of partition 0: .*{UNFIT[name][1]}"):
@@ -530,9 +512,7 @@ def test_without_the_option_it_is_one_clear_error(name):
 
 
 def test_a_task_of_nothing_but_faults(js, new_stream, write):
-    """
-    Its rows are dead letters, twice the same if it is tried again, and the batch may commit.
-    """
+    """Its rows are dead letters, twice the same if it is tried again, and the batch may commit."""
     name = new_stream()
     for _ in range(2):
         counts = write(
@@ -572,9 +552,7 @@ def test_headers_that_are_too_many_for_a_dead_letter():
 def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
     nats_server, js, new_stream, monkeypatch
 ):
-    """
-    A stranger's subjects, each another one, cost a round trip for many of them.
-    """
+    """A stranger's subjects, each another one, cost a round trip for many of them."""
     name, trips = new_stream(), []
     options = parse_sink({"servers": nats_server.url})
     client = Client(options.connection)

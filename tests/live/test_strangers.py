@@ -169,9 +169,7 @@ def test_direct_mode(js, strange, caplog):
 
 
 def test_single_and_batched_direct_gets(nats_server, js, strange):
-    """
-    Every call of direct get brings such messages, and none of them passes for a status.
-    """
+    """Every call of direct get brings such messages, and none of them passes for a status."""
     stream, rows = strange
     with DirectCalls.open({"servers": nats_server.url}, stream) as calls:
         found = [calls.message(row["sequence"]) for row in rows]
@@ -206,9 +204,7 @@ def test_snapshots(nats_server, js, strange, monkeypatch, way):
 
 
 def test_claimed_and_shared_reads(js, strange, query):
-    """
-    Claims of a shared consumer are read, and what others claimed is left out.
-    """
+    """Claims of a shared consumer are read, and what others claimed is left out."""
     stream, rows = strange
     claims = {1: [(2, 5), (9, 9)], 2: [(20, len(rows))]}
     read = ClaimedRead(0, stream, None, 0, 0, None, True, True, {}).of(claims)
@@ -228,9 +224,7 @@ def test_claimed_and_shared_reads(js, strange, query):
 
 
 def test_runs_of_claims_come_in_batches_of_one_size(js, new_stream, monkeypatch):
-    """
-    Claims that are far apart are asked for run by run; a batch has as many rows as any other.
-    """
+    """Claims that are far apart are asked for run by run; a batch has as many rows as any other."""
     monkeypatch.setattr(claimedread, "MAX_BATCH_ROWS", 3)
     stream = new_stream()
     hpub(js, [(f"{stream}.a".encode(), b"NATS/1.0\r\n\r\n", b"x")] * 901)
@@ -247,9 +241,7 @@ def one_byte(stream: str) -> str:
 
 
 def test_what_is_asked_of_streams(js, strange):
-    """
-    Counts and positions are the server's, not those that were stored.
-    """
+    """Counts and positions are the server's, not those that were stored."""
     stream, rows = strange
     found = js.next_messages([(stream, {"seq": row["sequence"]}) for row in rows])
     assert [(each.sequence, each.subject.decode()) for each in found] == [
@@ -293,9 +285,7 @@ def test_subjects_with_blanks(js, new_stream, headers):
 
 
 def test_a_status_of_the_server_is_one(js, new_stream):
-    """
-    What the server itself says is still understood: an empty stream, the end of a batch.
-    """
+    """What the server itself says is still understood: an empty stream, the end of a batch."""
     stream = new_stream()
     assert js.next_messages([(stream, {"seq": 1})]) == [None]
     hpub(js, [(f"{stream}.a".encode(), ODD["status"], b"x")])

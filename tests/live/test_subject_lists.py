@@ -117,9 +117,7 @@ def test_a_stream_is_read_by_each_filter(filled, reader, filters, read_mode):
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_streams_that_keep_messages_for_consumers(js, new_stream, publish, reader, retention):
-    """
-    What the filters match is settled when its batch is committed; the rest stays as it is.
-    """
+    """What the filters match is settled when its batch is committed; the rest stays as it is."""
     name = new_stream(retention=retention)
     source = reader(stream=name, subject=listed(name, "a.>", "b.>"))
     start, _ = batch_after(source)
@@ -148,9 +146,7 @@ def test_streams_that_keep_messages_for_consumers(js, new_stream, publish, reade
     ids=["all", "partition", "sequence", "subject", "prefix"],
 )
 def test_a_range_is_read_by_each_filter(filled, nats_server, filters, pushed):
-    """
-    A batch read has the same rows, whatever part of them a query needs.
-    """
+    """A batch read has the same rows, whatever part of them a query needs."""
     name = filled()
     options = {"servers": nats_server.url, "stream": name, "minPartitions": "3"}
     source = FilteredRangeReader(parse_read(options | {"subject": listed(name, *filters)}))
@@ -182,9 +178,7 @@ def test_a_range_is_read_by_each_filter(filled, nats_server, filters, pushed):
 
 
 def test_a_range_by_partition(filled, nats_server):
-    """
-    Where offsets name partitions, each filter has its own range.
-    """
+    """Where offsets name partitions, each filter has its own range."""
     name = filled()
     source = FilteredRangeReader(
         parse_read(
@@ -203,9 +197,7 @@ def test_a_range_by_partition(filled, nats_server):
 
 
 def test_what_another_filter_covers_is_no_partition(filled, reader):
-    """
-    A filter within another adds nothing: no message comes twice.
-    """
+    """A filter within another adds nothing: no message comes twice."""
     name = filled()
     source = reader(stream=name, subject=listed(name, "a.x", "a.>", "b.y", "a.>"))
     _, tasks = batch_after(source)
@@ -225,9 +217,7 @@ def test_what_another_filter_covers_is_no_partition(filled, reader):
 )
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
 def test_a_checkpoint_knows_its_filters(filled, reader, then, now, said, read_mode):
-    """
-    A position is one of a filter: with others at its place, messages would be passed over.
-    """
+    """A position is one of a filter: with others at its place, messages would be passed over."""
     name = filled()
     first = reader(stream=name, subject=listed(name, *then), directBelow=BELOW[read_mode])
     end, _ = batch_after(first)
@@ -240,9 +230,7 @@ def test_a_checkpoint_knows_its_filters(filled, reader, then, now, said, read_mo
 
 
 def test_a_filter_that_can_never_match(filled, reader):
-    """
-    Each filter has to be one of the stream's subjects.
-    """
+    """Each filter has to be one of the stream's subjects."""
     name = filled()
     source = reader(stream=name, subject=f"{name}.a.>, elsewhere.>")
 
@@ -251,9 +239,7 @@ def test_a_filter_that_can_never_match(filled, reader):
 
 
 def test_claims_of_each_filter(js, filled, query):
-    """
-    A consumer that queries share is one of each filter.
-    """
+    """A consumer that queries share is one of each filter."""
     name = filled()
     one = query(stream=name, subject=listed(name, "a.>", "c.x"))
     while one.step():

@@ -105,9 +105,7 @@ def test_partitions_of_one_stream_are_counted(js, new_stream, publish):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_counts_are_exact(js, new_stream, publish, seed):
-    """
-    The count of any span equals brute force, with filters, gaps and deleted ends.
-    """
+    """The count of any span equals brute force, with filters, gaps and deleted ends."""
     rng = random.Random(seed)
     stream = new_stream()
     there = random_stream(js, stream, publish, rng)
@@ -128,9 +126,7 @@ def test_counts_are_exact(js, new_stream, publish, seed):
 
 
 def test_counts_of_a_stream_that_has_grown_since(js, new_stream, publish):
-    """
-    What came behind the end of the spans since the stream was looked at is not counted.
-    """
+    """What came behind the end of the spans since the stream was looked at is not counted."""
     stream = new_stream()
     publish([(f"{stream}.{'ab'[i % 2]}", b"") for i in range(10)])
     asked = survey(js, stream)
@@ -243,9 +239,7 @@ def test_positions(js, new_stream, publish):
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 def test_moments_far_away(js, new_stream, publish, text):
-    """
-    A moment before everything starts at the first message, one after everything at the end.
-    """
+    """A moment before everything starts at the first message, one after everything at the end."""
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
     found = begins(js, stream, startingTimestamp=text)
@@ -254,9 +248,7 @@ def test_moments_far_away(js, new_stream, publish, text):
 
 
 def test_a_moment_is_inclusive(js, new_stream, publish):
-    """
-    A message stored exactly at the starting moment is read.
-    """
+    """A message stored exactly at the starting moment is read."""
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(5)])
     found = begins(js, stream, startingTimestamp=at(js, stream, 3).isoformat())
@@ -281,9 +273,7 @@ def test_a_moment_of_a_deleted_message(js, new_stream, publish):
 
 
 def test_an_empty_stream(js, new_stream, publish):
-    """
-    An empty stream, new or purged, starts and ends at one place.
-    """
+    """An empty stream, new or purged, starts and ends at one place."""
     stream = new_stream()
     for expected in (0, 3):
         for given in ({"startingOffsets": "earliest"}, {"startingOffsets": "latest"},
@@ -303,9 +293,7 @@ def test_an_empty_stream(js, new_stream, publish):
     ids=["beyond", "largest", "partition"],
 )
 def test_positions_that_do_not_exist(js, new_stream, publish, given, told):
-    """
-    A sequence beyond the stream's end, or a partition that is none, is an `OptionError`.
-    """
+    """A sequence beyond the stream's end, or a partition that is none, is an `OptionError`."""
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
     with pytest.raises(OptionError, match=told):
@@ -313,9 +301,7 @@ def test_positions_that_do_not_exist(js, new_stream, publish, given, told):
 
 
 def test_partitions_of_one_stream(js, new_stream, publish):
-    """
-    Each partition may start elsewhere; those left out follow the default.
-    """
+    """Each partition may start elsewhere; those left out follow the default."""
     stream = new_stream()
     publish([(f"{stream}.{i % 3}", b"") for i in range(9)])
     found = begins(
@@ -330,9 +316,7 @@ def test_partitions_of_one_stream(js, new_stream, publish):
 
 
 def test_what_is_missing_is_said(js):
-    """
-    A missing stream, and a server too old, are errors that name them.
-    """
+    """A missing stream, and a server too old, are errors that name them."""
     asked = survey(js, "NOWHERE")
 
     with pytest.raises(StreamNotFoundError, match="stream 'NOWHERE' not found"):

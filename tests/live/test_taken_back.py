@@ -183,9 +183,7 @@ def test_a_target_that_is_taken_back_amid_a_batch(place, streams, others):
 
 
 def test_a_stream_that_a_later_block_of_rows_goes_to(place, query):
-    """
-    A stream is looked at before the first row goes there, not only at the task's beginning.
-    """
+    """A stream is looked at before the first row goes there, not only at the task's beginning."""
     place.js.create_stream({"name": "U", "subjects": ["U.>"]})
     place.take_back("T")
     name = TaskName("q", 4, 0)
@@ -260,9 +258,7 @@ def test_what_leaves_as_it_should_is_no_loss(place):
 
 
 def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
-    """
-    A loss that shows in one look and not in the next is none.
-    """
+    """A loss that shows in one look and not in the next is none."""
     monkeypatch.setattr(targetstate, "SETTLES_S", 30.0)
     ledger = Ledger(place.js)
     seen = FoundStream.of(place.js.stream_info("T"))
@@ -295,9 +291,7 @@ def test_a_stream_made_anew_is_told_once(place, query):
      b'{"T.*": ["x", 1]}', b"null"],
 )  # fmt: skip
 def test_a_note_of_streams_that_is_none_is_an_error(place, query, streams):
-    """
-    Only what a commit writes is believed.
-    """
+    """Only what a commit writes is believed."""
     key = "$KV.SPARK_LEDGER.q.committed"
     (last,) = place.js.last_messages(STREAM, [key])
     expected = ("Nats-Expected-Last-Subject-Sequence", str(last.sequence))
@@ -311,9 +305,7 @@ def test_a_note_of_streams_that_is_none_is_an_error(place, query, streams):
 
 
 def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
-    """
-    A task asks for nothing it did not ask for anyway.
-    """
+    """A task asks for nothing it did not ask for anyway."""
     asked, trips = [], []
     ask = Connection.requests
 
@@ -344,9 +336,7 @@ def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
 
 
 def test_a_record_has_room_for_what_it_can():
-    """
-    What is noted of streams is cut to what a message may hold, the oldest first.
-    """
+    """What is noted of streams is cut to what a message may hold, the oldest first."""
     noted = {f"S{n}": FoundStream(f"S{n}", "c", n) for n in range(2000)}
     data = Committed(1100, noted).content(8_000, {"rows": 1})
     kept = committed_of(StoredMessage(1, "", [], data))

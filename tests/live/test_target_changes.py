@@ -112,9 +112,7 @@ def run(js, nats_server, name, change, ledger=True, before=10, subject=None, sto
     ],
 )
 def test_rows_that_are_gone_fail_the_commit(js, nats_server, new_stream, change, message, ledger):
-    """
-    Every row has its PubAck, and the first two hundred are gone: the commit says so, and how.
-    """
+    """Every row has its PubAck, and the first two hundred are gone: the commit says so, and how."""
     name = new_stream()
 
     with pytest.raises(TargetChangedError, match=f"stream '{name}': {message}"):
@@ -143,9 +141,7 @@ def move(js, name, config):
 
 
 def test_rows_that_go_to_a_stream_nobody_looked_up(js, nats_server, new_stream):
-    """
-    A later attempt would not look there; without a ledger there is none.
-    """
+    """A later attempt would not look there; without a ledger there is none."""
     name, once = new_stream(), new_stream()
     try:
         with pytest.raises(
@@ -159,9 +155,7 @@ def test_rows_that_go_to_a_stream_nobody_looked_up(js, nats_server, new_stream):
 
 
 def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, new_stream):
-    """
-    All rows are stored, and gone with their stream.
-    """
+    """All rows are stored, and gone with their stream."""
     name = new_stream()
     report = TaskReport()
     options = sink_of(connection_of(nats_server.url))
@@ -190,9 +184,7 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
     ids=str,
 )
 def test_messages_that_leave_as_they_should_are_no_alarm(js, nats_server, new_stream, config):
-    """
-    A stream that keeps as much as it is told to has lost nothing, whatever has left it.
-    """
+    """A stream that keeps as much as it is told to has lost nothing, whatever has left it."""
     name = new_stream(**config)
     run(js, nats_server, name, nothing, ledger=False)
 
@@ -213,9 +205,7 @@ def edited(js, name, config):
 
 
 def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream):
-    """
-    Whoever edits a stream under a write ends it no sooner than an edit takes rows.
-    """
+    """Whoever edits a stream under a write ends it no sooner than an edit takes rows."""
     name = new_stream()
     run(js, nats_server, name, edited)
 
@@ -224,9 +214,7 @@ def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream):
 
 @pytest.mark.parametrize("change", [purged, limited, purged_and_filled])
 def test_what_is_removed_is_not_looked_for(js, nats_server, new_stream, change):
-    """
-    A purge or a limit amid a write is its operator's business: the batch is committed.
-    """
+    """A purge or a limit amid a write is its operator's business: the batch is committed."""
     run(js, nats_server, new_stream(), change)
 
 
@@ -246,9 +234,7 @@ def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_st
 
 
 def test_readers_of_a_work_queue_are_no_alarm(js, nats_server, new_stream):
-    """
-    In a work queue what was read is gone, as it should be.
-    """
+    """In a work queue what was read is gone, as it should be."""
     name = new_stream(retention="workqueue")
     run(js, nats_server, name, purged, ledger=False)
 
@@ -259,9 +245,7 @@ def test_readers_of_a_work_queue_are_no_alarm(js, nats_server, new_stream):
 def test_a_batch_that_runs_again_says_that_its_target_was_made_anew(
     js, nats_server, new_stream, before
 ):
-    """
-    The error says what to do; then the batch is written whole.
-    """
+    """The error says what to do; then the batch is written whole."""
     name = new_stream()
     with pytest.raises(TargetChangedError):
         run(js, nats_server, name, anew, before=before)
@@ -307,9 +291,7 @@ def attempt(js, nats_server, name, dies_after=None):
 
 @pytest.mark.parametrize("kept", [5, 1])
 def test_rows_that_others_have_replaced_are_not_written_again(js, nats_server, new_stream, kept):
-    """
-    Where a stream keeps few messages of a subject, later ones tell of those before them.
-    """
+    """Where a stream keeps few messages of a subject, later ones tell of those before them."""
     name = new_stream(max_msgs_per_subject=kept)
     js.publish(f"{name}.old", b"", [])  # stays in front
     Ledger(js).ensure()
@@ -323,9 +305,7 @@ def test_rows_that_others_have_replaced_are_not_written_again(js, nats_server, n
 
 
 def test_rows_with_ids_of_their_own_that_an_earlier_attempt_stored(js, nats_server, new_stream):
-    """
-    Their ids are looked for where the first rows have none, too.
-    """
+    """Their ids are looked for where the first rows have none, too."""
     name = new_stream(duplicate_window=2 * 10**9)
     Ledger(js).ensure()
     options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=1.0)

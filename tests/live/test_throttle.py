@@ -218,9 +218,7 @@ def test_b12_receipts_do_not_wait_for_spark(js, nats_server, new_stream, operato
 
 @pytest.mark.slow
 def test_b8_a_word_for_all_is_lifted_by_time(js, nats_server, new_stream, operator):
-    """
-    B8, B11: a pause of everything ends by itself; the write ends, and has waited.
-    """
+    """B8, B11: a pause of everything ends by itself; the write ends, and has waited."""
     name = new_stream()
     task = Task(nats_server, sink(nats_server), [f"{name}.a"])
     task.start()
@@ -257,9 +255,7 @@ def test_b21_discovery(js, nats_server, new_stream, operator):
 
 
 def test_b4_nonsense_has_no_receipt(js, nats_server, new_stream, operator):
-    """
-    B4: what is no command changes nothing and is not answered.
-    """
+    """B4: what is no command changes nothing and is not answered."""
     name = new_stream()
     task = Task(nats_server, sink(nats_server), [f"{name}.a"])
     task.start()
@@ -275,9 +271,7 @@ def test_b4_nonsense_has_no_receipt(js, nats_server, new_stream, operator):
 
 
 def test_b14_b15_a_pause_that_lasts_is_an_error(js, nats_server, new_stream, operator):
-    """
-    B14, B15: back-pressure waits for throttleMaxWait, and then says who paused and why.
-    """
+    """B14, B15: back-pressure waits for throttleMaxWait, and then says who paused and why."""
     name = new_stream()
     options = sink(nats_server, rules=rules_of(throttle_max_wait_s=1.0))
     task = Task(nats_server, options, [f"{name}.a", f"{name}.b"])
@@ -340,9 +334,7 @@ def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
 
 
 def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator):
-    """
-    B20: with throttleSubject=none nobody answers and nothing is paused.
-    """
+    """B20: with throttleSubject=none nobody answers and nothing is paused."""
     name = new_stream()
     task = Task(nats_server, sink(nats_server, throttle_subject=None), [f"{name}.a"])
     task.start()

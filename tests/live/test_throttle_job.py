@@ -79,9 +79,7 @@ def until(what: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def test_b21_the_producers(nats_server):
-    """
-    B21: those that know the protocol and those that do not, with what they send to.
-    """
+    """B21: those that know the protocol and those that do not, with what they send to."""
     with (
         Writer(nats_server, 8, ("orders.us",), supports=False),
         Writer(nats_server, 7, ("orders.eu", "\x1b[2J")),
@@ -99,9 +97,7 @@ def test_b21_the_producers(nats_server):
 
 
 def test_with_and_without_rich(nats_server):
-    """
-    The table is the same.
-    """
+    """The table is the same."""
     with Writer(nats_server, 7, ("orders.eu",)):
         first, second = (
             run(nats_server, "producers", "--wait", "2s", without=each)
@@ -113,9 +109,7 @@ def test_with_and_without_rich(nats_server):
 
 
 def test_what_is_shown_as_json(nats_server):
-    """
-    As `--json` each command has one document at the end, as its schema says.
-    """
+    """As `--json` each command has one document at the end, as its schema says."""
     commands = (
         ("producers", "--wait", "2s"),
         ("pause", "--subject", "orders.*", "--for", "4s", *PATIENT),
@@ -135,9 +129,7 @@ def test_what_is_shown_as_json(nats_server):
     ids=lambda command: command[0],
 )
 def test_nobody_is_there(nats_server, command):
-    """
-    Where nobody listens, that is said, with a status of its own.
-    """
+    """Where nobody listens, that is said, with a status of its own."""
     status, _, said = run(nats_server, *command, "--throttle-subject", "nobody.here")
 
     assert status == 4
@@ -164,9 +156,7 @@ def test_b21_who_comes_while_it_looks_is_found(nats_server):
 
 
 def test_b21_only_some_that_cannot_be_told(nats_server):
-    """
-    B21: a producer without the flag is shown, is sent nothing, and is nobody to be paused.
-    """
+    """B21: a producer without the flag is shown, is sent nothing, and is nobody to be paused."""
     with Writer(nats_server, 8, ("orders.us",), supports=False) as writer:
         found = run(nats_server, "pause", "--subject", ">", "--for", "4s")
 
@@ -217,9 +207,7 @@ def test_producers_are_asked_at_the_end_again(nats_server):
 
 
 def test_b24_who_comes_meanwhile(nats_server):
-    """
-    B24: a producer that begins in the middle is paused, one that ends is no failure.
-    """
+    """B24: a producer that begins in the middle is paused, one that ends is no failure."""
     with Writer(nats_server, 7, ("orders.eu",)) as first:
         job = start(nats_server, "pause", "--subject", "orders.*", "--for", "5s", *PATIENT)
         until(lambda: first.commands)
@@ -235,9 +223,7 @@ def test_b24_who_comes_meanwhile(nats_server):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_b24_an_early_end_lifts(nats_server, number):
-    """
-    B24: Ctrl-C sends pause 0, and the subjects are free at once.
-    """
+    """B24: Ctrl-C sends pause 0, and the subjects are free at once."""
     with Writer(nats_server, 7, ("orders.eu",)) as writer:
         job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
         until(lambda: writer.commands)
@@ -250,9 +236,7 @@ def test_b24_an_early_end_lifts(nats_server, number):
 
 
 def test_b7_a_pause_does_not_outlive_its_operator(nats_server):
-    """
-    B7: when the program is killed, the pause is over within a second and the margin.
-    """
+    """B7: when the program is killed, the pause is over within a second and the margin."""
     with Writer(nats_server, 7, ("orders.eu",)) as writer:
         job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
         until(lambda: writer.commands)
@@ -310,9 +294,7 @@ def test_b23_who_never_answers(nats_server):
 
 
 def test_lift(nats_server):
-    """
-    What another operator paused for long is lifted, for both quota reasons.
-    """
+    """What another operator paused for long is lifted, for both quota reasons."""
     control = Client(connection_to(nats_server))
     with Writer(nats_server, 7, ("orders.eu",)) as writer:
         for reason in (QUOTA, Reason.ResourceGroupProduceQuotaExceeded):
@@ -349,9 +331,7 @@ def test_a_lift_of_a_pause_that_is_renewed(nats_server):
 
 
 def test_the_server_is_gone_for_a_while():
-    """
-    The operator dials again and goes on; who is there by then is paused.
-    """
+    """The operator dials again and goes on; who is there by then is paused."""
     with DevServer() as server:
         with Writer(server, 7, ("orders.eu",)) as before:
             job = start(server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)

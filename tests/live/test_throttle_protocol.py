@@ -176,9 +176,7 @@ def test_b22_a_connections_reason_under_our_program(js, nats_server, new_stream,
 
 
 def test_their_producer_under_their_controller(js, nats_server, new_stream, control):
-    """
-    The page's two sides understand each other, too.
-    """
+    """The page's two sides understand each other, too."""
     name = new_stream()
     a, b = f"{name}.a", f"{name}.b"
     with bare.Controller(nats_server.url, [a], control) as controller:

@@ -77,9 +77,7 @@ def test_all_records_that_have_come_are_read_at_one_time(certificates):
 
 @pytest.mark.parametrize("ca", ["other.pem", None])
 def test_a_server_that_cannot_be_verified_is_refused(certificates, ca):
-    """
-    A certificate of a CA nobody gave is an `AuthenticationError` at once.
-    """
+    """A certificate of a CA nobody gave is an `AuthenticationError` at once."""
     with tls_server(certificates) as server:
         error = refused(options(server.url, tls_ca_file=ca and str(certificates / ca)))
 
@@ -101,9 +99,7 @@ def test_a_certificate_that_is_no_more_good_enough(tmp_path, monkeypatch):
 
 
 def test_mutual_tls(certificates):
-    """
-    A server that demands a client certificate takes ours.
-    """
+    """A server that demands a client certificate takes ours."""
     with tls_server(certificates, "verify: true") as server:
         opts = options(
             server.url,
@@ -116,9 +112,7 @@ def test_mutual_tls(certificates):
 
 
 def test_a_missing_client_certificate_is_an_error(certificates):
-    """
-    Without the client certificate that the server demands, there is a typed error.
-    """
+    """Without the client certificate that the server demands, there is a typed error."""
     with tls_server(certificates, "verify: true") as server:
         error = refused(
             options(server.url, tls_ca_file=str(certificates / "ca.pem"), request_timeout_s=1.5)

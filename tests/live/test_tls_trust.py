@@ -75,9 +75,7 @@ def test_a_server_that_offers_no_tls_hears_nothing(certificates, server, how):
     ids=["false", "0", "twice", "empty", "cut", "list", "ok"],
 )
 def test_whatever_a_server_says_first(certificates, server, info):
-    """
-    A first line that is no INFO with TLS, however it is made, is answered with nothing.
-    """
+    """A first line that is no INFO with TLS, however it is made, is answered with nothing."""
     with Proxy(server.port, info) as proxy:
         opts = asking(certificates, "tlsCaFile", proxy.port, request_timeout_s=0.5)
         error = refused(opts)
@@ -103,9 +101,7 @@ def test_every_server_of_the_list(certificates, server):
 
 
 def test_a_connection_that_is_dialled_again(certificates, server):
-    """
-    A proxy that strips TLS only later gets nothing in clear, either.
-    """
+    """A proxy that strips TLS only later gets nothing in clear, either."""
     with Proxy(server.port) as proxy:
         client = Client(asking(certificates, "tlsCaFile", proxy.port))
         assert "memory" in json.loads(client.request("$JS.API.INFO").data)
@@ -153,9 +149,7 @@ def test_bytes_behind_info_are_an_error(certificates, server):
 
 
 def test_bytes_behind_info_without_an_option(certificates, server, monkeypatch):
-    """
-    It is an error too where only the server asks for TLS.
-    """
+    """It is an error too where only the server asks for TLS."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "ca.pem"))
     with Proxy(server.port, lambda line: line + INJECTED) as proxy:
         assert "memory" in account_info(options(server.url, **LOGIN))
@@ -166,9 +160,7 @@ def test_bytes_behind_info_without_an_option(certificates, server, monkeypatch):
 
 
 def test_bytes_in_clear_while_tls_begins(certificates, server):
-    """
-    The same a moment later, in the middle of TLS's own handshake.
-    """
+    """The same a moment later, in the middle of TLS's own handshake."""
     with Proxy(server.port, retort=INJECTED) as proxy:
         error = refused(asking(certificates, "tlsCaFile", proxy.port, request_timeout_s=6.0))
 
@@ -276,9 +268,7 @@ def test_handshake_first(certificates, value):
 
 
 def test_handshake_first_asks_for_tls_by_itself(certificates):
-    """
-    Without any other option the certificate is checked against the system's CAs.
-    """
+    """Without any other option the certificate is checked against the system's CAs."""
     with tls_server(certificates, "handshake_first: true", USERS) as server:
         error = refused(first(certificates, server.url, tls_ca_file=None))
 
@@ -315,9 +305,7 @@ def test_a_server_that_waits_for_tls_is_told_apart(certificates):
 
 
 def test_handshake_first_without_the_certificate_it_wants(certificates):
-    """
-    A server that demands a client certificate is named as that, though its INFO never came.
-    """
+    """A server that demands a client certificate is named as that, though its INFO never came."""
     with tls_server(certificates, "handshake_first: true, verify: true", USERS) as server:
         error = refused(first(certificates, server.url))
 

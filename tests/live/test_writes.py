@@ -126,9 +126,7 @@ def is_remembered(js, message):
 
 
 def test_a_finished_task_is_not_written_again(js, ledger, options, new_stream):
-    """
-    An attempt that comes after a complete one finds every row stored.
-    """
+    """An attempt that comes after a complete one finds every row stored."""
     name, task = new_stream(**BRIEF), TaskName("q1", 0, 0)
     options = changed(options, **FAST)
     first = write(options, task, rows(name, 500))
@@ -187,9 +185,7 @@ def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options,
 
 
 def test_a_committed_batch_is_not_written_again(js, ledger, options, new_stream):
-    """
-    A replay of the committed batch stores nothing; the next one does.
-    """
+    """A replay of the committed batch stores nothing; the next one does."""
     name = new_stream(**BRIEF)
     options = changed(options, **FAST)
     write(options, TaskName("q3", 7, 0), rows(name, 10))
@@ -217,9 +213,7 @@ def test_a_commit_leaves_one_record(js, ledger, options, new_stream):
 
 
 def test_an_attempt_that_was_superseded_stops(js, ledger, options, new_stream):
-    """
-    When another attempt opens the task, the first one fails at its end at the latest.
-    """
+    """When another attempt opens the task, the first one fails at its end at the latest."""
     name, task = new_stream(), TaskName("q5", 0, 0)
 
     def overtaken():
@@ -233,9 +227,7 @@ def test_an_attempt_that_was_superseded_stops(js, ledger, options, new_stream):
 
 
 def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
-    """
-    An attempt that slept while another one wrote notices before it publishes the next batch.
-    """
+    """An attempt that slept while another one wrote notices before it publishes the next batch."""
     name, task = new_stream(**BRIEF), TaskName("q6", 0, 0)
     options = changed(options, **FAST)
 
@@ -251,9 +243,7 @@ def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
 
 
 def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream):
-    """
-    Rows the earlier attempt stores while the later one runs are left out, too.
-    """
+    """Rows the earlier attempt stores while the later one runs are left out, too."""
     name, task = new_stream(**BRIEF), TaskName("q7", 0, 0)
     options = changed(options, **FAST)
     with pytest.raises(KilledError):
@@ -296,9 +286,7 @@ def test_rows_that_tell_a_size_are_recovered(js, ledger, options, new_stream):
 
 
 def test_ids_of_the_rows_own_are_recovered(js, ledger, options, new_stream):
-    """
-    Rows with a msg_id, and with one among their headers, are found by it.
-    """
+    """Rows with a msg_id, and with one among their headers, are found by it."""
     name, task = new_stream(**BRIEF), TaskName("q8", 0, 0)
     options = changed(options, **FAST)
     ids = {"msg_id": lambda row: f"order-{row}"}
@@ -315,9 +303,7 @@ def test_ids_of_the_rows_own_are_recovered(js, ledger, options, new_stream):
 
 
 def test_streams_that_come_later_are_noted_first(js, ledger, options, new_stream):
-    """
-    A task that reaches its second stream in a later batch can be completed there as well.
-    """
+    """A task that reaches its second stream in a later batch can be completed there as well."""
     one, two, task = new_stream(**BRIEF), new_stream(**BRIEF), TaskName("q9", 0, 0)
     options = changed(options, **FAST)
 
@@ -336,9 +322,7 @@ def test_streams_that_come_later_are_noted_first(js, ledger, options, new_stream
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_rows_that_were_replaced_since_are_not_written_again(js, ledger, options, new_stream, keep):
-    """
-    Where a stream keeps few messages of a subject, the end is that of one undisturbed write.
-    """
+    """Where a stream keeps few messages of a subject, the end is that of one undisturbed write."""
     rng = random.Random(keep)
     name = new_stream(max_msgs_per_subject=keep, **BRIEF)
     options = changed(options, **FAST)
@@ -365,9 +349,7 @@ def test_rows_that_were_replaced_since_are_not_written_again(js, ledger, options
 def test_own_ids_on_a_stream_that_replaces_are_refused_after_a_failure(
     js, ledger, options, new_stream
 ):
-    """
-    Which of them were stored and replaced cannot be told, and is not guessed.
-    """
+    """Which of them were stored and replaced cannot be told, and is not guessed."""
     name, task = new_stream(max_msgs_per_subject=1), TaskName("q11", 0, 0)
     ids = {"msg_id": lambda row: f"order-{row}"}
     with pytest.raises(KilledError):
@@ -378,9 +360,7 @@ def test_own_ids_on_a_stream_that_replaces_are_refused_after_a_failure(
 
 
 def test_a_stream_that_lost_what_was_stored_is_an_error(js, ledger, options, new_stream):
-    """
-    When messages behind the noted sequence are gone, it says so and how to go on.
-    """
+    """When messages behind the noted sequence are gone, it says so and how to go on."""
     name, task = new_stream(), TaskName("q12", 0, 0)
     with pytest.raises(KilledError):
         write(options, task, rows(name, 400, fail_at=200))
@@ -410,9 +390,7 @@ def test_a_stream_that_lost_what_was_stored_is_an_error(js, ledger, options, new
 def test_a_stream_that_cannot_keep_the_promise_is_refused(
     js, ledger, options, new_stream, config, message
 ):
-    """
-    The error says what of the stream does not allow it, before a row is published.
-    """
+    """The error says what of the stream does not allow it, before a row is published."""
     name = new_stream(**config)
     subject = "T" if "subjects" in config else name
 
@@ -424,9 +402,7 @@ def test_a_stream_that_cannot_keep_the_promise_is_refused(
 
 
 def test_a_subject_without_a_stream_is_refused(js, ledger, options):
-    """
-    Where nobody stores a subject, nothing can be promised.
-    """
+    """Where nobody stores a subject, nothing can be promised."""
     with pytest.raises(RowError, match=r"row 0 .*no stream of this account takes 'nowhere\.0'"):
         write(options, TaskName("q14", 0, 0), rows("nowhere", 10))
 
@@ -443,9 +419,7 @@ def test_a_subject_without_a_stream_is_refused(js, ledger, options):
     ids=["retention", "age", "subjects", "mirror", "sources"],
 )
 def test_a_stream_that_is_no_ledger_is_refused(js, new_stream, config, message):
-    """
-    A bucket of the ledger's name that would lose records is an error that says why.
-    """
+    """A bucket of the ledger's name that would lose records is an error that says why."""
     js.client.request(f"{js.prefix}.STREAM.DELETE.{STREAM}")
     new_stream(STREAM, **({"subjects": ["$KV.SPARK_LEDGER.>"]} | config))
 
@@ -454,9 +428,7 @@ def test_a_stream_that_is_no_ledger_is_refused(js, new_stream, config, message):
 
 
 def test_a_deleted_record_writes_the_task_anew(js, ledger, options, new_stream):
-    """
-    What an operator deletes with `nats kv del` is as if it had never been.
-    """
+    """What an operator deletes with `nats kv del` is as if it had never been."""
     name, task = new_stream(**BRIEF), TaskName("q15", 0, 0)
     options = changed(options, **FAST)
     write(options, task, rows(name, 10))
@@ -468,9 +440,7 @@ def test_a_deleted_record_writes_the_task_anew(js, ledger, options, new_stream):
 
 
 def test_a_task_into_several_streams(js, ledger, options, new_stream):
-    """
-    Rows go to their streams, in the order of each subject.
-    """
+    """Rows go to their streams, in the order of each subject."""
     names = [new_stream(allow_batched=True, allow_atomic=True) for _ in range(3)]
     batches = [
         batch.set_column(
@@ -494,9 +464,7 @@ def test_a_task_into_several_streams(js, ledger, options, new_stream):
 
 
 def test_a_rewound_checkpoint_is_an_error(js, ledger, options, new_stream):
-    """
-    A batch before the committed one is no replay: its rows would be dropped for ever.
-    """
+    """A batch before the committed one is no replay: its rows would be dropped for ever."""
     name = new_stream()
     ledger.commit("q18", 7, 1, {})
 
@@ -506,9 +474,7 @@ def test_a_rewound_checkpoint_is_an_error(js, ledger, options, new_stream):
 
 
 def test_a_driver_that_was_thought_dead_takes_no_batch_back(js, ledger):
-    """
-    Of two drivers of a query the slower one must not make the ledger forget what was written.
-    """
+    """Of two drivers of a query the slower one must not make the ledger forget what was written."""
     ledger.commit("q30", 3, 1, {"rows": 1})
     with pytest.raises(WriterFencedError, match="another driver runs query q30"):
         ledger.commit("q30", 2, 1, {"rows": 1})
@@ -520,9 +486,7 @@ def test_a_driver_that_was_thought_dead_takes_no_batch_back(js, ledger):
 
 @pytest.mark.parametrize("how", ["order", "size", "fewer"])
 def test_an_input_that_changed_is_an_error(js, ledger, options, new_stream, how):
-    """
-    Where the rows of a number differ between attempts, made ids would lose some: it says so.
-    """
+    """Where the rows of a number differ between attempts, made ids would lose some: it says so."""
     name, task = new_stream(), TaskName(f"q19-{how}", 0, 0)
 
     def killed():
@@ -568,9 +532,7 @@ def test_an_attempt_without_rows_commits(js, ledger, options, new_stream):
 
 
 def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, options, new_stream):
-    """
-    Rows of a task that is not there any more have other ids now.
-    """
+    """Rows of a task that is not there any more have other ids now."""
     name = new_stream()
     for task in range(2):
         write(options, TaskName("q20", 0, task), rows(name, 5))
@@ -582,9 +544,7 @@ def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, option
 
 
 def test_ids_with_blanks_are_refused(js, ledger, options, new_stream):
-    """
-    The server takes outer blanks off, so that they would be another id than the row's.
-    """
+    """The server takes outer blanks off, so that they would be another id than the row's."""
     name = new_stream()
     batch = next(rows(name, 1, msg_id=lambda row: f" o{row} "))
 
@@ -593,9 +553,7 @@ def test_ids_with_blanks_are_refused(js, ledger, options, new_stream):
 
 
 def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
-    """
-    A purge among the rows is not undone by an attempt that finds only it.
-    """
+    """A purge among the rows is not undone by an attempt that finds only it."""
     name = new_stream(allow_rollup_hdrs=True, **BRIEF)
     js.publish(f"{name}.other", b"first", [])
     options, task = changed(options, allow_rollup=True, **FAST), TaskName("q22", 0, 0)

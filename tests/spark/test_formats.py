@@ -22,9 +22,7 @@ END = "print('read', sorted(tuple(row.order) for row in rows.collect()))"
 
 
 def test_spark_reads_avro(nats_server: DevServer) -> None:
-    """
-    `from_avro` makes of the page's values what the page's own function does.
-    """
+    """`from_avro` makes of the page's values what the page's own function does."""
     jar = next(
         (
             each

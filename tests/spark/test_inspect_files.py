@@ -124,9 +124,7 @@ def test_with_the_session_that_is_there(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
-    """
-    Where no JVM can be started, the line says so.
-    """
+    """Where no JVM can be started, the line says so."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JAVA_HOME", str(tmp_path))
         with started(nats_server, "--checkpoint", "hdfs://h/c") as process:

@@ -265,9 +265,7 @@ def test_a_snapshot_survives_kills(
 def test_a_snapshot_whose_point_is_gone_fails(
     job: Job, new_stream: NewStream, publish: Publish, js: JetStream, tmp_path: Path, fault: str
 ) -> None:
-    """
-    A run that cannot have the point of the first one says so, and writes nothing.
-    """
+    """A run that cannot have the point of the first one says so, and writes nothing."""
     name, output = new_stream(max_msgs_per_subject=1), tmp_path / "out"
     sent = [(f"{name}.k{i}", b"m%d" % i) for i in range(5_000)]
     publish(sent)

@@ -109,9 +109,7 @@ def sentence(error: BaseException) -> str:
     ids=["unknown", "missing", "value", "kafka", "list", "file"],
 )
 def test_options_are_checked_at_load(place, how, options, says):
-    """
-    Names and values that no read takes are an error at `load()`, before anything connects.
-    """
+    """Names and values that no read takes are an error at `load()`, before anything connects."""
     with pytest.raises(AnalysisException) as caught:
         place.load(how, servers="nats://127.0.0.1:1", **options)
     said = sentence(caught.value)
@@ -131,9 +129,7 @@ def test_options_are_checked_at_load(place, how, options, says):
     ids=["of-a-range", "no-stream", "never"],
 )
 def test_what_a_stream_says_when_it_starts(place, options, says):
-    """
-    What `load()` cannot know is the query's error, with no other one behind it.
-    """
+    """What `load()` cannot know is the query's error, with no other one behind it."""
     frame = place.load(**options)
     with pytest.raises(StreamingQueryException) as caught:
         place.run(frame, "noop")
@@ -153,9 +149,7 @@ def test_columns_of_ones_own(place):
 
 
 def test_a_checkpoint_of_another_source(place):
-    """
-    The checkpoint of a query that reads files is refused as what it is.
-    """
+    """The checkpoint of a query that reads files is refused as what it is."""
     place.run(place.lines(), "noop")
     with pytest.raises(StreamingQueryException) as caught:
         place.run(place.load(stream="S"), "noop")
@@ -256,9 +250,7 @@ SPARKS: dict[str, tuple[Callable[[Place], object], str]] = {
 
 @pytest.mark.parametrize("name", SPARKS)
 def test_what_spark_says_itself(place, name):
-    """
-    What Spark refuses before it asks us is as docs/troubleshooting.md quotes it.
-    """
+    """What Spark refuses before it asks us is as docs/troubleshooting.md quotes it."""
     call, says = SPARKS[name]
     with pytest.raises(Exception) as caught:
         call(place)

@@ -102,9 +102,7 @@ def test_rows_are_what_they_were(spark: SparkSession) -> None:
 
 
 def test_what_is_no_dead_letter_is_left_out(spark: SparkSession) -> None:
-    """
-    Nor does what a stranger wrote as one stop the query.
-    """
+    """Nor does what a stranger wrote as one stop the query."""
     subject = {"Jetstream-Sink-Original-Subject": ["a.b"]}
     headers: list[Any] = [
         None,
@@ -130,9 +128,7 @@ def test_they_are_written_where_they_should_have_gone(
     spark: SparkSession, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
     range_df: Callable[..., DataFrame],
 ) -> None:  # fmt: skip
-    """
-    A25: each once, in the order in which they were shed, with the id that they had.
-    """
+    """A25: each once, in the order in which they were shed, with the id that they had."""
     target, dead = new_stream(), new_stream()
     rows: list[Row] = [
         (f"{target}.{n % 3}", b"%d" % n, [("X", [str(n)])], f"i{n}" if n % 2 else None)

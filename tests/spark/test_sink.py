@@ -43,9 +43,7 @@ def messages(js, stream):
 
 
 def test_append_maps_subjects_and_stores_every_row(spark, nats_server, js, new_stream):
-    """
-    df.write stores each row once, on the subject that the mapping computes.
-    """
+    """df.write stores each row once, on the subject that the mapping computes."""
     name = new_stream()
     rules = json.dumps({f"{name}.*.*": f"{name}.{{{{partition(4,1)}}}}.$1.$2"})
     mapping = SubjectMapping.parse(rules)
@@ -72,9 +70,7 @@ def test_append_maps_subjects_and_stores_every_row(spark, nats_server, js, new_s
 
 
 def test_empty_partitions_are_fine(spark, nats_server, js, new_stream):
-    """
-    Tasks without rows commit like the others.
-    """
+    """Tasks without rows commit like the others."""
     name = new_stream()
     (
         spark.range(0, 2, numPartitions=4)
@@ -89,9 +85,7 @@ def test_empty_partitions_are_fine(spark, nats_server, js, new_stream):
 
 
 def test_a_streaming_write_stores_every_row_once(spark, nats_server, js, new_stream, tmp_path):
-    """
-    Rows of a file source are stored once; a batch that runs again is dropped by its ids.
-    """
+    """Rows of a file source are stored once; a batch that runs again is dropped by its ids."""
     name = new_stream()
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     spark.range(0, 2000, numPartitions=4).selectExpr("cast(id as string) as value").write.text(
@@ -232,9 +226,7 @@ def test_a_continuous_trigger_commits_nothing(spark, nats_server, new_stream, tm
 
 
 def test_a_bad_server_is_found_on_the_driver():
-    """
-    Nobody there: the factory says so, before any task.
-    """
+    """Nobody there: the factory says so, before any task."""
     options = {"servers": "nats://127.0.0.1:1", "requestTimeout": "200ms"}
 
     with pytest.raises(NotConnectedError):
@@ -244,18 +236,14 @@ def test_a_bad_server_is_found_on_the_driver():
 
 
 def test_overwrite_is_refused_by_both_factories():
-    """
-    The check needs no server.
-    """
+    """The check needs no server."""
     for factory in (batch_writer, stream_writer):
         with pytest.raises(OptionError, match="append-only"):
             factory(parse_sink({}), ROWS, True)
 
 
 def test_a_type_without_arrow_form_is_named():
-    """
-    A known column of a type that cannot be written is named, not Spark's converter.
-    """
+    """A known column of a type that cannot be written is named, not Spark's converter."""
     from pyspark.sql.types import CalendarIntervalType
 
     with pytest.raises(ColumnError, match="column 'data': the type interval cannot be written"):
@@ -265,9 +253,7 @@ def test_a_type_without_arrow_form_is_named():
 
 
 def test_commit_checks_the_counts(caplog):
-    """
-    A task that reports nothing fails the commit; a good commit is one line in the log.
-    """
+    """A task that reports nothing fails the commit; a good commit is one line in the log."""
     options = parse_sink({"subject": "s", "token": "hush"})
     batch, stream = JetStreamBatchWriter(options, ROWS), JetStreamStreamWriter(options, ROWS)
     good = Published(0, "w", Written(5, 5, 1, 2, 0, 0))
@@ -299,9 +285,7 @@ def test_i1_commit_checks_the_sum():
 
 
 def test_abort_never_raises():
-    """
-    Whatever is missing, abort leaves the root cause to Spark.
-    """
+    """Whatever is missing, abort leaves the root cause to Spark."""
     options = parse_sink({"subject": "s"})
     JetStreamBatchWriter(options, ROWS).abort([None, Published(1, "w", Written(5, 5, 0, 0, 0, 0))])
     JetStreamStreamWriter(options, ROWS).abort([None], 7)

@@ -102,9 +102,7 @@ def test_a_snapshot_is_the_reduction_of_the_range(
 def test_the_address_example_as_a_table(
     spark: SparkSession, nats_server: DevServer, new_stream: NewStream, publish: Publish
 ) -> None:
-    """
-    A bucket is a table to SQL, too: now, as of a revision, and its history.
-    """
+    """A bucket is a table to SQL, too: now, as of a revision, and its history."""
     bucket = f"B{new_stream()}"
     new_stream(name=f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], max_msgs_per_subject=5)
     user = f"$KV.{bucket}.1234"
@@ -150,9 +148,7 @@ def test_the_address_example_as_a_table(
 def test_single_gets(
     range_df: Frame, new_stream: NewStream, publish: Publish, options: Any, sequences: list[int]
 ) -> None:
-    """
-    One direct get is a DataFrame of what it brings.
-    """
+    """One direct get is a DataFrame of what it brings."""
     name = new_stream()
     publish([(f"{name}.{i % 3}", b"") for i in range(1, 11)])
     texts = {key: str(value).format(name=name) for key, value in options.items()}
@@ -247,9 +243,7 @@ def test_pushed_filters_reach_the_server(
 def test_bad_input_is_one_error_before_any_task(
     range_df: Frame, new_stream: NewStream, publish: Publish, options: Any, error: str
 ) -> None:
-    """
-    A mistake in the options ends the query on the driver, with its one line in Spark's error.
-    """
+    """A mistake in the options ends the query on the driver, with its one line in Spark's error."""
     name = new_stream()
     publish([(f"{name}.a", b"")])
     given = {"stream": name} | {

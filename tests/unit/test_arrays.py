@@ -44,9 +44,7 @@ def test_bytes_and_their_positions(seed, before):
 @pytest.mark.parametrize("columns", [1, 2, 3, 4])
 @pytest.mark.parametrize("before", [0, 3])
 def test_woven_columns(columns, before):
-    """
-    Rows of several columns stand behind each other, as INT32.
-    """
+    """Rows of several columns stand behind each other, as INT32."""
     rows = [[10 * row + column for row in range(17)] for column in range(columns)]
     found = arrays.woven([sliced(each, pa.int32(), before) for each in rows])
 
@@ -55,9 +53,7 @@ def test_woven_columns(columns, before):
 
 
 def test_counted_numbers():
-    """
-    Numbers have the width that is said, whatever count was asked for before.
-    """
+    """Numbers have the width that is said, whatever count was asked for before."""
     for count in (5, 0, 1, 8, 7, 9, 1000):
         assert arrays.places(count).to_pylist() == arrays.numbers(count).to_pylist()
         assert arrays.numbers(count).to_pylist() == list(range(count))
@@ -71,9 +67,7 @@ def test_counted_numbers():
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_entries_of_maps(before):
-    """
-    Of a slice of maps only its own entries, null and empty rows among them.
-    """
+    """Of a slice of maps only its own entries, null and empty rows among them."""
     maps: list = [[("a", "1"), ("b", "2")], None, [], [("c", "3")]]
     starts, keys, values = arrays.entries(sliced(maps, pa.map_(pa.string(), pa.string()), before))
 

@@ -177,9 +177,7 @@ def test_an_archive_is_compiled(tmp_path: Path) -> None:
 
 
 def test_who_runs_when_pyspark_is_compiled_goes_on(tmp_path):
-    """
-    A process that has read where modules stand in the archive imports another one afterwards.
-    """
+    """A process that has read where modules stand in the archive imports another one afterwards."""
     archive = tmp_path / "pyspark.zip"
     with ZipFile(archive, "w") as made:
         for name in ("__init__", "first", "second"):

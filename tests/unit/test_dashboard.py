@@ -48,9 +48,7 @@ def test_all_queries_of_the_dashboard():
 
 
 def test_an_answer_without_numbers_is_a_fault():
-    """
-    A panel needs one sample that is a number; where the run must move something, one above 0.
-    """
+    """A panel needs one sample that is a number; where the run must move something, one above 0."""
     nothing = answered(MOVES, [])
     none = answered(STAYS, [{"metric": {}, "values": [[1, "NaN"], [2, "+Inf"]]}])
     zero = [{"metric": {}, "values": [[1, "0"], [2, "NaN"]]}]
@@ -67,9 +65,7 @@ def test_an_answer_without_numbers_is_a_fault():
 
 
 def test_the_table():
-    """
-    One row a query, with its panel and what it is of.
-    """
+    """One row a query, with its panel and what it is of."""
     assert table([answered(STAYS, [{"values": [[1, "1200.5"]]}])]).splitlines()[2] == (
         "| Nothing | all of `jetstream_publish_duplicates_total` | 1 | 1 | 1,200 |"
     )

@@ -20,9 +20,7 @@ def source(**options):
 
 
 def test_the_columns_follow_from_the_options():
-    """
-    Headers, deliveries and the columns of a bucket are there where options ask for them.
-    """
+    """Headers, deliveries and the columns of a bucket are there where options ask for them."""
     names = {
         "plain": source(stream="S"),
         "headers": source(stream="S", includeHeaders="true"),
@@ -51,9 +49,7 @@ def test_the_columns_follow_from_the_options():
     ids=["nothing", "unknown", "kafka", "half"],
 )
 def test_mistakes_are_said_with_the_columns(options):
-    """
-    `load()` asks for the columns: what no read takes is an error there.
-    """
+    """`load()` asks for the columns: what no read takes is an error there."""
     with pytest.raises(OptionError):
         source(**options).schema()
 

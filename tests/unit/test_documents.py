@@ -20,9 +20,7 @@ OURS = [row.split(" | ")[-1].removesuffix(" |") for row in PAGE.splitlines() if 
 
 
 def test_every_document_has_its_section():
-    """
-    Five documents are listed, each with a link to a section that is there and has rows.
-    """
+    """Five documents are listed, each with a link to a section that is there and has rows."""
     links = re.findall(r"^\| \[[^\]]+\]\(#([\w-]+)\)", PAGE, re.MULTILINE)
     sections = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)[1:]
     titles = [re.sub(r"[^\w -]", "", title).replace(" ", "-").lower() for title in sections[::2]]
@@ -33,9 +31,7 @@ def test_every_document_has_its_section():
 
 
 def test_what_is_quoted_is_there():
-    """
-    Options, metrics, errors, fields, subjects of the API: what a last cell quotes.
-    """
+    """Options, metrics, errors, fields, subjects of the API: what a last cell quotes."""
     for quoted in set(re.findall("`([^`]+)`", " ".join(OURS))):
         name, _, value = quoted.partition("=")
         if quoted.startswith("jetstream_"):
@@ -50,7 +46,5 @@ def test_what_is_quoted_is_there():
 
 
 def test_the_readme_points_here():
-    """
-    The page is linked where users look for what differs.
-    """
+    """The page is linked where users look for what differs."""
     assert "(docs/documents.md)" in (ROOT / "README.md").read_text()

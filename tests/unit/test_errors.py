@@ -178,18 +178,14 @@ CLASSES = [
 
 @pytest.mark.parametrize(("error", "text"), CASES, ids=lambda v: type(v).__name__)
 def test_rendering(error, text):
-    """
-    Each error renders one line: what happened, where, what to do.
-    """
+    """Each error renders one line: what happened, where, what to do."""
     assert str(error) == text
     assert "\n" not in text
 
 
 @pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda e: type(e).__name__)
 def test_pickling(error):
-    """
-    An error crosses from a worker to the driver unchanged.
-    """
+    """An error crosses from a worker to the driver unchanged."""
     copy = pickle.loads(pickle.dumps(error))
 
     assert type(copy) is type(error)
@@ -205,9 +201,7 @@ def test_an_error_has_its_fields_and_no_others():
 
 
 def test_many_lost_subjects_are_counted():
-    """
-    A loss of many subjects names ten, and says how many more there are.
-    """
+    """A loss of many subjects names ten, and says how many more there are."""
     error = errors.SnapshotLossError("S", 0, "they left", tuple(f"s{i}" for i in range(1000)))
 
     assert str(error).startswith("stream 'S': they left: 's0', 's1'")
@@ -216,9 +210,7 @@ def test_many_lost_subjects_are_counted():
 
 
 def test_every_class_is_rendered_here():
-    """
-    No error class is without a case above, and all are exported.
-    """
+    """No error class is without a case above, and all are exported."""
     defined = {
         value
         for value in vars(errors).values()
@@ -229,9 +221,7 @@ def test_every_class_is_rendered_here():
 
 
 def test_the_docstring_is_the_tree():
-    """
-    The tree in the module's docstring shows every class under its real bases.
-    """
+    """The tree in the module's docstring shows every class under its real bases."""
     path, shown = [], {}
     for line in errors.__doc__.splitlines():
         match = re.match(r"    [ │├└─]*(\w+Error)(?: \((\w+)\))?(?:\s|$)", line)
@@ -246,9 +236,7 @@ def test_the_docstring_is_the_tree():
 
 
 def test_what_may_be_tried_again():
-    """
-    Only what can pass by itself is retryable.
-    """
+    """Only what can pass by itself is retryable."""
     assert {each.__name__ for each in CLASSES if each.retryable} == {
         "CheckpointTimeoutError", "CopyStalledError", "NotConnectedError",
         "ProducerThrottledError", "PublishTimeoutError", "QueueTimeoutError", "ReadTimeoutError",
@@ -272,9 +260,7 @@ def test_the_page_of_errors():
 
 
 def test_the_pages_are_linked():
-    """
-    The README leads to the pages of errors and of symptoms, and each of them to the other.
-    """
+    """The README leads to the pages of errors and of symptoms, and each of them to the other."""
     readme = (ROOT / "README.md").read_text()
 
     assert "(docs/errors.md)" in readme and "(docs/troubleshooting.md)" in readme

@@ -31,18 +31,14 @@ def test_public_names():
 
 
 def test_version_is_the_distributions():
-    """
-    `__version__` equals what pip installed.
-    """
+    """`__version__` equals what pip installed."""
     from importlib.metadata import version
 
     assert pyspark_jetstream.__version__ == version("pyspark-jetstream")
 
 
 def test_unknown_names_are_attribute_errors():
-    """
-    A name that is not there fails as in any module.
-    """
+    """A name that is not there fails as in any module."""
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pyspark_jetstream.nothing
 

@@ -34,17 +34,13 @@ DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 @pytest.mark.parametrize("text", [DEEP, DEEP.decode(), b"", b"{", b"\xff", "\ud800", b"9" * 5000])
 def test_what_cannot_be_read_is_a_value_error(text):
-    """
-    Be it no JSON, no UTF-8, a number of too many digits or too many brackets.
-    """
+    """Be it no JSON, no UTF-8, a number of too many digits or too many brackets."""
     with pytest.raises(ValueError):
         read_json(text)
 
 
 def test_what_is_json_is_read():
-    """
-    As by Python's own reader, with its hook.
-    """
+    """As by Python's own reader, with its hook."""
     assert read_json(b'{"a": [1, null]}') == {"a": [1, None]}
     assert read_json('{"a": 1, "a": 2}', object_pairs_hook=list) == [("a", 1), ("a", 2)]
 
@@ -80,9 +76,7 @@ PAIR = record({"name": text}, {"counts": each(number(0, 9), dict), "many": each(
     ],
 )  # fmt: skip
 def test_a_reader_says_where_and_what_is_wrong(reader, value, place):
-    """
-    In a few words, however large the value is.
-    """
+    """In a few words, however large the value is."""
     with pytest.raises(ValueError) as caught:
         reader(value)
 
@@ -91,9 +85,7 @@ def test_a_reader_says_where_and_what_is_wrong(reader, value, place):
 
 
 def test_a_reader_gives_what_it_is_for():
-    """
-    Members that it knows are read, null ones are taken out, all others stay as they are.
-    """
+    """Members that it knows are read, null ones are taken out, all others stay as they are."""
     value = {"name": "a", "counts": {"b": 3}, "many": None, "other": None, "x": [1.5]}
 
     assert PAIR(value) == {"name": "a", "counts": {"b": 3}, "other": None, "x": [1.5]}
@@ -129,14 +121,10 @@ def test_who_reads_it_says_what_it_is_not(read, error, data):
 
 @pytest.mark.parametrize("data", [DEEP, b'{"error": {"code": 1e999}}', b'{"seq": 1, "error": 7}'])
 def test_what_answers_a_publish_is_rejected(data):
-    """
-    Whoever listens on a subject can answer a publish on it.
-    """
+    """Whoever listens on a subject can answer a publish on it."""
     assert classify(0, "", data).kind is Kind.REJECTED
 
 
 def test_another_source_s_offset_stays_text():
-    """
-    In a checkpoint of Spark's, too.
-    """
+    """In a checkpoint of Spark's, too."""
     assert parse_offsets(f"v1\n{{}}\n{DEEP.decode()}\n7") == {"0": DEEP.decode(), "1": 7}

@@ -25,9 +25,7 @@ from ..kits.seeds import fresh
 
 
 def test_what_once_broke():
-    """
-    The package makes of each case what the reference makes of it.
-    """
+    """The package makes of each case what the reference makes of it."""
     for name, case in CASES.items():
         try:
             KINDS[case.kind].check(case)
@@ -38,9 +36,7 @@ def test_what_once_broke():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [1, *fresh(__name__)])
 def test_a_short_run(kind, seed, tmp_path, capsys):
-    """
-    Long sound streams and short broken ones of a kind: no row, no error and no place differs.
-    """
+    """Long sound streams and short broken ones of a kind: no row, no error and no place differs."""
     arguments = ["--short", "--seed", str(seed), "--kinds", kind, "--out", str(tmp_path)]
 
     assert __main__.main(arguments) == 0, capsys.readouterr().out
@@ -48,9 +44,7 @@ def test_a_short_run(kind, seed, tmp_path, capsys):
 
 @pytest.mark.parametrize("module", [reference, referenceacks])
 def test_the_reference_shares_no_code(module):
-    """
-    It imports the standard library and itself, nothing of the package.
-    """
+    """It imports the standard library and itself, nothing of the package."""
     source = ROOT / "tests" / "fuzz" / f"{module.__name__.rpartition('.')[2]}.py"
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -104,9 +98,7 @@ def test_a_decoder_that_is_broken_shows(name, monkeypatch, tmp_path, capsys):
 
 
 def test_a_case_is_made_small(tmp_path):
-    """
-    Pieces that do not matter are left out; what is written is read again.
-    """
+    """Pieces that do not matter are left out; what is written is read again."""
     case = Case("frames", b"PING\r\n" * 50 + b"HELLO\r\n" + b"PONG\r\n" * 50, 7)
 
     def fails(other: Case) -> bool:

@@ -230,9 +230,7 @@ def test_nothing_in_the_house_is_a_circle():
 
 
 def test_packages_of_others_have_their_places():
-    """
-    Spark is for adapters, nats-py for the handshake, packages of extras for consoles.
-    """
+    """Spark is for adapters, nats-py for the handshake, packages of extras for consoles."""
     for module in HOUSE:
         tops = {base.partition(".")[0] for base, _ in imports(HOUSE[module])}
 
@@ -243,17 +241,13 @@ def test_packages_of_others_have_their_places():
 
 
 def test_what_decides_does_no_io():
-    """
-    The pure core imports nothing that does I/O, waits or reads a clock.
-    """
+    """The pure core imports nothing that does I/O, waits or reads a clock."""
     for module in filter(is_pure, HOUSE):
         assert not {base.partition(".")[0] for base, _ in imports(HOUSE[module])} & DOES_IO, module
 
 
 def test_every_name_of_the_tables_exists():
-    """
-    Tables that name what is gone would allow whatever takes the name next.
-    """
+    """Tables that name what is gone would allow whatever takes the name next."""
     wings = {wing(module) for module in HOUSE}
 
     assert set(MAY) | set(GROUND) == wings
@@ -266,9 +260,7 @@ def test_every_name_of_the_tables_exists():
 
 @pytest.mark.parametrize("job", JOBS)
 def test_jobs_use_public_names(job):
-    """
-    Scripts that people copy take from the package what has a public name.
-    """
+    """Scripts that people copy take from the package what has a public name."""
     names = [
         part
         for base, name in imports(JOBS[job])
@@ -281,9 +273,7 @@ def test_jobs_use_public_names(job):
 
 
 def test_folders_are_of_a_size_to_live_in():
-    """
-    No folder of the package has over 16 modules.
-    """
+    """No folder of the package has over 16 modules."""
     folders = {path.parent for path in HOUSE.values()}
     for folder in folders:
         rooms = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
@@ -372,9 +362,7 @@ def test_nothing_is_more_than_a_reader_holds():
 
 
 def test_a_class_name_has_one_meaning():
-    """
-    At most 8 names stand for classes of several modules, a leading underscore not counted.
-    """
+    """At most 8 names stand for classes of several modules, a leading underscore not counted."""
     homes: dict[str, set[str]] = {}
     for module, path in HOUSE.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -20,9 +20,7 @@ from ..kits.options import PARSERS, parse, refused
 
 @pytest.mark.parametrize("kind", PARSERS)
 def test_defaults(kind):
-    """
-    Without options everything has its documented default.
-    """
+    """Without options everything has its documented default."""
     parsed = parse(kind, {})
 
     assert parsed.connection == parse_connection({})
@@ -30,9 +28,7 @@ def test_defaults(kind):
 
 
 def _said_least(kind):
-    """
-    Typed options of which no more is given than they need, and the fields that this decides.
-    """
+    """Typed options of which no more is given than they need, and the fields that this decides."""
     if kind == "stream":
         minimum = {"consumer": "c", "priorityPolicy": "prioritized"}
         return [(parse(kind, {}), {"stream"}), (parse(kind, minimum).sharing, {"policy"})]
@@ -73,9 +69,7 @@ def test_a_default_is_said_once(kind):
 
 
 def test_every_field_that_a_row_names_is_there():
-    """
-    No row fills a field that no dataclass has.
-    """
+    """No row fills a field that no dataclass has."""
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
     holders += [each.extent for each in holders if hasattr(each, "extent")]
     holders += [each.cut for each in holders if hasattr(each, "cut")]
@@ -87,9 +81,7 @@ def test_every_field_that_a_row_names_is_there():
 
 
 def test_every_option_has_one_sentence():
-    """
-    The table's docs are sentences, names are unique within a kind, and secrets are marked.
-    """
+    """The table's docs are sentences, names are unique within a kind, and secrets are marked."""
     for kind in PARSERS:
         names = [option.name for option in all_options() if kind in option.kinds]
         assert len(names) == len(set(names))
@@ -122,9 +114,7 @@ def test_what_asks_for_tls(kind, tmp_path):
 
 @pytest.mark.parametrize("parser", [parse_stream, parse_read], ids=["stream", "range"])
 def test_a_read_needs_a_stream(parser):
-    """
-    The one option that every read needs is asked for by name.
-    """
+    """The one option that every read needs is asked for by name."""
     with pytest.raises(OptionError, match="option 'stream': required"):
         parser({})
 
@@ -180,9 +170,7 @@ def test_load_takes_what_one_of_the_reads_takes():
     ids=["values", "both", "snapshot", "both and more", "bucket"],
 )  # fmt: skip
 def test_all_that_is_wrong_is_said_at_load(options, said):
-    """
-    Each mistake once, with its option, in one error.
-    """
+    """Each mistake once, with its option, in one error."""
     with pytest.raises(OptionError) as caught:
         check_reads(options)
 
@@ -225,9 +213,7 @@ def test_moments(options, name, expected):
     ],
 )
 def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
-    """
-    `*` stands for any characters, also none; whatever else is in a pattern stands for itself.
-    """
+    """`*` stands for any characters, also none; whatever else is in a pattern stands for itself."""
     several = parse_read({"streamPattern": pattern}).several
 
     assert list(filter(several.takes(), [*taken, *others])) == taken

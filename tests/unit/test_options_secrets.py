@@ -83,9 +83,7 @@ def test_a_user_in_a_url_is_refused_and_not_shown(servers):
 
 
 def test_secret_reveals_only_when_asked():
-    """
-    A secret prints as stars, compares and hashes by value, and survives pickling.
-    """
+    """A secret prints as stars, compares and hashes by value, and survives pickling."""
     secret = Secret(SECRET)
 
     assert f"{secret} {secret!r} {[secret]} %s" % secret == "*** *** [***] ***"

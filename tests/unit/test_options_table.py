@@ -200,9 +200,7 @@ def _id(value: object) -> str:
 
 @pytest.mark.parametrize(("kind", "name", "field", "values"), TEXTS, ids=_id)
 def test_a_text_becomes_a_value(kind, name, field, values):
-    """
-    Each text of one option fills its field.
-    """
+    """Each text of one option fills its field."""
     found = {text: attrgetter(field)(parse(kind, {name: text})) for text in values}
 
     assert found == values
@@ -210,9 +208,7 @@ def test_a_text_becomes_a_value(kind, name, field, values):
 
 @pytest.mark.parametrize(("kind", "name", "said", "texts"), NO_TEXTS, ids=_id)
 def test_a_text_that_is_none_is_refused(kind, name, said, texts):
-    """
-    In one line that names the option and says what was expected, without any secret.
-    """
+    """In one line that names the option and says what was expected, without any secret."""
     for text in texts:
         error = refused(kind, {name: text})
         assert (error.option, said in error.reason) == (name, True), (text, str(error))
@@ -562,9 +558,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("kind", "given", "fields"), TAKEN, ids=_id)
 def test_options_become_values(kind, given, fields):
-    """
-    Options together fill these fields.
-    """
+    """Options together fill these fields."""
     parsed = parse(kind, given)
 
     assert {field: attrgetter(field)(parsed) for field in fields} == fields
@@ -572,9 +566,7 @@ def test_options_become_values(kind, given, fields):
 
 @pytest.mark.parametrize(("kind", "given", "said"), REFUSED, ids=_id)
 def test_what_does_not_go_together_is_refused(kind, given, said):
-    """
-    On the driver, before anybody asks the server, in one line that blames one option.
-    """
+    """On the driver, before anybody asks the server, in one line that blames one option."""
     error = refused(kind, given)
     option, _, why = said.partition(": ")
 

@@ -23,9 +23,7 @@ DOCS = ROOT / "docs"
 
 
 def test_the_readme_is_short():
-    """
-    What it is, how to begin, where the rest is: at most 200 lines.
-    """
+    """What it is, how to begin, where the rest is: at most 200 lines."""
     assert len(README.splitlines()) <= 200
 
 
@@ -79,9 +77,7 @@ def test_what_the_options_page_says_is_of_options_that_are_there():
 
 
 def test_headers_of_the_server():
-    """
-    The table of headers names each of the list, in the row that it is of.
-    """
+    """The table of headers names each of the list, in the row that it is of."""
     table = (DOCS / "reference" / "columns.md").read_text().partition("## Headers of the server")[2]
     row = r"^\| .*: (.*) \| (leaves them out|has them in the column) \| (.*) \|$"
     rows = re.findall(row, table, re.MULTILINE)
@@ -96,9 +92,7 @@ def test_headers_of_the_server():
 
 
 def test_what_security_promises_has_tests():
-    """
-    Each row of docs/security.md that says what holds names tests that are there.
-    """
+    """Each row of docs/security.md that says what holds names tests that are there."""
     page = (DOCS / "security.md").read_text()
     rows = re.findall(r"^\|.*\| ([^|]*) \|$", page.partition("## What holds")[2], re.MULTILINE)
 
@@ -109,8 +103,6 @@ def test_what_security_promises_has_tests():
 
 
 def test_the_test_command_is_ci_s():
-    """
-    CI runs the command that the README gives.
-    """
+    """CI runs the command that the README gives."""
     assert "make test" in README
     assert 'TEST_COMMAND="make test"' in (ROOT / ".ci" / "run").read_text()

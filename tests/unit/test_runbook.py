@@ -89,9 +89,7 @@ def test_the_dashboard_shows_everything():
 
 
 def test_the_dashboard_begins_with_what_is_asked_first():
-    """
-    A row of single numbers, then reads, then writes.
-    """
+    """A row of single numbers, then reads, then writes."""
     kinds = [(panel["type"], panel["title"]) for panel in DASHBOARD["panels"]]
     rows = [title for kind, title in kinds if kind == "row"]
     numbers = kinds[1 : kinds.index(("row", "Reads"))]
@@ -122,9 +120,7 @@ def test_the_variables_of_the_dashboard():
 
 
 def test_the_links_of_the_dashboard():
-    """
-    The dashboard leads to the runbook, and panels to sections that it has.
-    """
+    """The dashboard leads to the runbook, and panels to sections that it has."""
     linked = [link["url"] for panel in PANELS for link in panel.get("links", ())]
 
     assert [link["url"] for link in DASHBOARD["links"]] == ["${runbook}"]

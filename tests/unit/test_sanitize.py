@@ -65,9 +65,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("member", ["pass", "auth_token"])
 def test_a_secret_is_masked_in_whatever_form(member, form):
-    """
-    By its value and by the member of the CONNECT that has it; what stands around it stays.
-    """
+    """By its value and by the member of the CONNECT that has it; what stands around it stays."""
     for secret in VALUES.values():
         seen = sanitized(FORMS[form](greeting(member, secret), secret))
 
@@ -78,9 +76,7 @@ def test_a_secret_is_masked_in_whatever_form(member, form):
 
 @pytest.mark.parametrize("member", ["pass", "auth_token", "jwt", "sig", "nkey"])
 def test_a_secret_that_nobody_concealed_is_masked_by_its_place(member):
-    """
-    Another process may have told it.
-    """
+    """Another process may have told it."""
     text = greeting(member, "unheard-of")
     assert sanitized(text) == greeting(member, "***")
     assert "unheard" not in sanitized(json.dumps(text)) + sanitized(repr(text.encode()))
@@ -107,9 +103,7 @@ def test_secrets_have_shapes(text, shown):
 
 
 def test_a_credentials_file_is_masked():
-    """
-    Both that it holds.
-    """
+    """Both that it holds."""
     shown = sanitized(creds_of(JWT, SEED))
     assert JWT[:20] not in shown and SEED[:20] not in shown
 
@@ -129,9 +123,7 @@ def test_a_secret_that_may_be_a_word_masks_no_other():
 
 
 def test_what_cannot_be_printed_is_escaped():
-    """
-    Controls, line ends, reading directions and halves of surrogate pairs; all in one line.
-    """
+    """Controls, line ends, reading directions and halves of surrogate pairs; all in one line."""
     assert sanitized("ä ☂ \ufffd, a=b") == "ä ☂ \ufffd, a=b"
     assert sanitized("\x1b[31m\x00\x7f\x9b\r\n\u202e\ud800") == (
         r"\x1b[31m\x00\x7f\x9b\r\n\u202e\ud800"
@@ -158,9 +150,7 @@ def filled(kind: type[JetStreamError], text: str) -> JetStreamError:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_error_is_one_plain_line(kind):
-    """
-    Whatever its fields hold, and after pickling; the fields keep it as it came.
-    """
+    """Whatever its fields hold, and after pickling; the fields keep it as it came."""
     error = filled(kind, f"{EVIL}, {VALUES['password']}")
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert_plain(str(each))
@@ -168,9 +158,7 @@ def test_every_error_is_one_plain_line(kind):
 
 
 def test_fields_of_an_error_stay_as_they_are():
-    """
-    A program that goes by them meets what was stored.
-    """
+    """A program that goes by them meets what was stored."""
     assert RowError(EVIL, "x").subject == EVIL
 
 
@@ -204,9 +192,7 @@ def test_the_log_says_it_plainly(caplog):
 
 
 def test_there_is_one_way_into_the_log():
-    """
-    No module takes a logger but by `get_logger`, nor warns, which people would see as well.
-    """
+    """No module takes a logger but by `get_logger`, nor warns, which people would see as well."""
     for module in HOUSE:
         found = calls(HOUSE[module])
 

@@ -26,9 +26,7 @@ def test_an_example_is_run_or_says_why_not():
 
 
 def test_an_example_is_of_its_language():
-    """
-    Also such as are not run.
-    """
+    """Also such as are not run."""
     for snippet in EXAMPLES:
         if snippet.language == "python":
             compile(snippet.text, str(snippet), "exec")
@@ -42,9 +40,7 @@ def test_an_example_is_of_its_language():
 
 
 def test_an_output_stands_behind_what_prints_it():
-    """
-    The block before it is one that is run, so that what a page says it prints is compared.
-    """
+    """The block before it is one that is run, so that what a page says it prints is compared."""
     for page in PAGES:
         for before, snippet in pairwise([None, *snippets(page)]):
             if snippet is not None and snippet.language == OUTPUT:
@@ -56,9 +52,7 @@ def test_an_output_stands_behind_what_prints_it():
 
 
 def test_an_example_prints_what_its_page_says():
-    """
-    Every page of docs/examples but the list of them has such a block.
-    """
+    """Every page of docs/examples but the list of them has such a block."""
     place = ROOT / "docs" / "examples"
     examples = [page for page in PAGES if page.parent == place and page.stem != "index"]
 
@@ -69,9 +63,7 @@ def test_an_example_prints_what_its_page_says():
 
 
 def test_comments_are_well_written():
-    """
-    A comment of a page is one of those that are read here: a typo must not hide an example.
-    """
+    """A comment of a page is one of those that are read here: a typo must not hide an example."""
     for page in PAGES:
         for comment in re.findall(r"<!--(.*?)-->", page.read_text(), re.DOTALL):
             known = (

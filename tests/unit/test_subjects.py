@@ -46,9 +46,7 @@ SUBJECTS = [
     ],
 )
 def test_matches(filter, subject, expected):
-    """
-    A filter selects the subjects the server would select with it.
-    """
+    """A filter selects the subjects the server would select with it."""
     assert subjects.matches(filter, subject) is expected
     assert subjects.matcher(filter)(subject) is expected
 
@@ -65,18 +63,14 @@ def test_covers_is_inclusion_and_overlaps_is_intersection():
 
 
 def test_specificity_orders_narrow_before_wide():
-    """
-    A filter that another one covers sorts before it, however the two are written.
-    """
+    """A filter that another one covers sorts before it, however the two are written."""
     for narrow, wide in itertools.permutations(FILTERS, 2):
         if subjects.covers(wide, narrow):
             assert subjects.specificity(narrow) < subjects.specificity(wide), (narrow, wide)
 
 
 def test_equal_specificity_means_disjoint():
-    """
-    Two different filters of equal specificity have no subject in common, so order is total.
-    """
+    """Two different filters of equal specificity have no subject in common, so order is total."""
     for a, b in itertools.combinations(FILTERS, 2):
         if subjects.specificity(a) == subjects.specificity(b):
             assert not subjects.overlaps(a, b), (a, b)
@@ -93,9 +87,7 @@ def test_equal_specificity_means_disjoint():
     ],
 )
 def test_shape(filter, literal, rest, positions):
-    """
-    Only whole tokens count as wildcards.
-    """
+    """Only whole tokens count as wildcards."""
     assert subjects.is_literal(filter) is literal
     assert subjects.has_rest(filter) is rest
     assert subjects.wildcard_positions(filter) == positions
@@ -120,9 +112,7 @@ def test_shape(filter, literal, rest, positions):
     ],
 )
 def test_malformed_text_is_neither_subject_nor_filter(text, fault):
-    """
-    A malformed text is refused as subject and as filter, naming the token at fault.
-    """
+    """A malformed text is refused as subject and as filter, naming the token at fault."""
     with pytest.raises(ValueError) as as_subject:
         subjects.check_subject(text)
     with pytest.raises(ValueError) as as_filter:
@@ -145,17 +135,13 @@ def test_malformed_text_is_neither_subject_nor_filter(text, fault):
     ],
 )
 def test_wildcards_belong_to_filters(text, as_subject, as_filter):
-    """
-    A publish subject has no wildcard; a filter has `>` as its last token only.
-    """
+    """A publish subject has no wildcard; a filter has `>` as its last token only."""
     assert (subjects.subject_fault(text) is None) is as_subject
     assert (subjects.filter_fault(text) is None) is as_filter
 
 
 def test_wildcard_subject_names_the_token():
-    """
-    The refusal of a wildcard in a publish subject says which token it is.
-    """
+    """The refusal of a wildcard in a publish subject says which token it is."""
     with pytest.raises(ValueError, match=r"token 2 is the wildcard '\*'; a publish subject is"):
         subjects.check_subject("a.*")
     with pytest.raises(ValueError, match="token 2 is '>', which may only be the last token"):
@@ -163,9 +149,7 @@ def test_wildcard_subject_names_the_token():
 
 
 def test_random_subjects_pass_exactly_when_well_formed():
-    """
-    Over seeded random texts, a subject is accepted just when each token is clean and literal.
-    """
+    """Over seeded random texts, a subject is accepted just when each token is clean and literal."""
     chance = random.Random(20)
     for _ in range(2000):
         text = "".join(chance.choices("ab.*> \x7fé", k=chance.randrange(6)))
@@ -184,9 +168,7 @@ def test_random_subjects_pass_exactly_when_well_formed():
     ],
 )
 def test_partition_template(template, index, filter, wildcard):
-    """
-    A template gives the filter of one partition, the filter of all, and the token's index.
-    """
+    """A template gives the filter of one partition, the filter of all, and the token's index."""
     assert subjects.partition_token(template) == index
     assert subjects.partition_filter(template, 3) == filter
     assert subjects.partition_wildcard(template) == wildcard
@@ -218,8 +200,6 @@ def test_bad_partition_template(template, reason):
 
 
 def test_partition_below_zero_is_refused():
-    """
-    A partition number is 0 or more.
-    """
+    """A partition number is 0 or more."""
     with pytest.raises(ValueError, match="expected 0 or more, got -1"):
         subjects.partition_filter("a.{partition}", -1)

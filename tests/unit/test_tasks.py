@@ -35,9 +35,7 @@ WORKS = (
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work).__name__)
 def test_a_task_travels(work):
-    """
-    A task arrives with its work as it was, in less than a kilobyte, and shows no secret.
-    """
+    """A task arrives with its work as it was, in less than a kilobyte, and shows no secret."""
     packed = pickle.dumps(ReadTask(CONNECTION, work))
     task = pickle.loads(packed)
 
@@ -47,9 +45,7 @@ def test_a_task_travels(work):
 
 
 def test_a_range_is_cut_into_tasks():
-    """
-    Each has its part of the range and its own count, and all the rest of the read.
-    """
+    """Each has its part of the range and its own count, and all the rest of the read."""
     found = pieces(RANGE, [(0, 60), (60, 100)], [50, None])
 
     assert [(each.start, each.end, each.expected) for each in found] == [
@@ -71,18 +67,14 @@ def test_a_range_is_cut_into_tasks():
     ],
 )
 def test_the_first_task_misses_what_left_since_the_batch_was_planned(counted, counts, expected):
-    """
-    Ranges are counted later than the batch; what is in neither count left the stream unread.
-    """
+    """Ranges are counted later than the batch; what is in neither count left the stream unread."""
     found = pieces(replace(RANGE, expected=counted), [(0, 60), (60, 100)], counts)
 
     assert [each.expected for each in found] == expected
 
 
 def test_no_task_has_no_rows():
-    """
-    Spark makes a task of None where a read has no partitions.
-    """
+    """Spark makes a task of None where a read has no partitions."""
     assert list(read_task(None)) == []
 
 
@@ -103,9 +95,7 @@ def test_a_task_that_warms_up_fails_for_nothing():
 
 
 def test_an_own_consumer_reads_what_another_way_would():
-    """
-    All that says which rows is the same; the filter may be another.
-    """
+    """All that says which rows is the same; the filter may be another."""
     own = by_own_consumer(RANGE, LAYOUT, "S.>", "g")
     names = ("partition", "stream", "start", "end", "expected", "include_headers",
              "fail_on_data_loss")  # fmt: skip

@@ -50,9 +50,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("subject", SOUND)
 def test_both_forms(subject):
-    """
-    With a domain and an account hash or without, whatever stands behind the numbers.
-    """
+    """With a domain and an account hash or without, whatever stands behind the numbers."""
     assert ack_of(subject) == Ack(SOUND[subject], 2, DeliveryFacts(41, 40, 17, 9))
 
 
@@ -80,9 +78,7 @@ def taken(reply: bytes) -> list[Claim]:
 
 
 def test_a_claim_is_what_its_ack_subject_says():
-    """
-    The sequence, and how often it was delivered.
-    """
+    """The sequence, and how often it was delivered."""
     assert taken(b"$JS.ACK.S.c.2.41.40.17.9") == [Claim(41, 2)]
 
 
@@ -95,17 +91,13 @@ def test_a_claim_is_what_its_ack_subject_says():
     ],
 )
 def test_a_claim_of_another_consumer_is_none(subject):
-    """
-    What cannot be acknowledged as the consumer's own is not taken.
-    """
+    """What cannot be acknowledged as the consumer's own is not taken."""
     with pytest.raises(ReadError, match="need the plain form of ack subjects"):
         taken(subject)
 
 
 @pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
 def test_no_claim_of_what_is_no_ack_subject(subject):
-    """
-    No number of another place, or none at all, becomes a claim.
-    """
+    """No number of another place, or none at all, becomes a claim."""
     with pytest.raises(ProtocolError):
         taken(subject)

@@ -44,9 +44,7 @@ def test_the_pin_is_the_servers(stored):
 
 
 def test_a_line_behind_the_pin():
-    """
-    A server that routes a message which is traced adds how it came, behind the pin.
-    """
+    """A server that routes a message which is traced adds how it came, behind the pin."""
     found = pinned(block([("A", "1"), ("Nats-Pin-Id", PIN), ("Nats-Trace-Hop", "1.1")]))
 
     assert found == (block([("A", "1")])[:-2], PIN.encode())
@@ -74,26 +72,20 @@ def test_a_line_behind_the_pin():
     ids=repr,
 )
 def test_what_is_no_message(headers):
-    """
-    A status of the server, and lines that are not all of its, are no message's.
-    """
+    """A status of the server, and lines that are not all of its, are no message's."""
     assert direct(headers) is None
     assert pinned(headers) is None
 
 
 @pytest.mark.parametrize("stored", ODD.values(), ids=ODD)
 def test_what_is_no_header_block_has_no_lines(stored):
-    """
-    Something else than headers gives no line, or none with a name; it is never guessed at.
-    """
+    """Something else than headers gives no line, or none with a name; it is never guessed at."""
     assert b":" not in (lines_of(stored_before(stored)) or b"")
 
 
 @pytest.mark.parametrize(("stored", "headers"), SOUND.values(), ids=SOUND)
 def test_lines(stored, headers):
-    """
-    Whatever is on the first line behind `NATS/1.0`, the other lines are headers.
-    """
+    """Whatever is on the first line behind `NATS/1.0`, the other lines are headers."""
     lines = lines_of(stored_before(stored))
 
     assert lines is not None

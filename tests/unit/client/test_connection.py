@@ -67,9 +67,7 @@ def test_who_was_never_reached_at_the_start_is_given_up_soon(clock, dialled, at_
 
 
 def test_who_was_reached_once_may_come_back(clock, dialled):
-    """
-    A connection that had worked has all of `requestTimeout` to come back.
-    """
+    """A connection that had worked has all of `requestTimeout` to come back."""
     dialled.open = {1}
     client = Client(
         connection_of("nats://h", connect_timeout_s=5.0, request_timeout_s=30.0), at_start=True
@@ -120,9 +118,7 @@ def test_nobody_answers_at_the_start(clock, prefix, unanswered, seconds):
 
 
 def test_who_has_answered_is_waited_for(clock):
-    """
-    The first answer ends the start.
-    """
+    """The first answer ends the start."""
     client = Silent("$JS.d.API", {0, 3})
     js = JetStream(client)
 
@@ -149,9 +145,7 @@ def test_an_error_has_no_frames_of_the_handshake():
 
 
 def test_an_error_of_a_broken_connection_has_one_traceback(dialled, monkeypatch):
-    """
-    What the system said is in the sentence, not above it.
-    """
+    """What the system said is in the sentence, not above it."""
     dialled.open = {0}
     connection = Client(connection_of("nats://h")).connection
     connection.close()

@@ -45,9 +45,7 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
 
 
 def test_a_server_that_is_gone_behind_its_handshake_leaves_no_socket():
-    """
-    It was killed between its PONG and our first words: nobody else would close the socket.
-    """
+    """It was killed between its PONG and our first words: nobody else would close the socket."""
     ours, theirs = socket.socketpair()
     theirs.close()
 
@@ -72,9 +70,7 @@ def test_what_has_arrived_counts_after_the_deadline(pair, late_s):
 
 
 def test_less_than_is_needed_is_kept(pair):
-    """
-    Of an answer that has not come whole before the deadline nothing is lost.
-    """
+    """Of an answer that has not come whole before the deadline nothing is lost."""
     connection, peer = pair
     peer.sendall(b"PI")
     whole = connection.fill(time.monotonic() - 1, need=6)
@@ -86,9 +82,7 @@ def test_less_than_is_needed_is_kept(pair):
 
 
 def test_a_peer_that_never_ends_is_not_read_for_ever(pair, monkeypatch):
-    """
-    After the deadline no more is read than can have waited in the socket.
-    """
+    """After the deadline no more is read than can have waited in the socket."""
     monkeypatch.setattr(module, "_LATE_BYTES", 1 << 16)
     connection, peer = pair
     peer.settimeout(0.1)
@@ -164,9 +158,7 @@ def test_an_answer_to_a_process_that_stood_still(pair, clock):
 
 
 def test_no_answer_is_still_an_error(pair, clock):
-    """
-    Silence until after the deadline is what it was.
-    """
+    """Silence until after the deadline is what it was."""
     connection, _ = pair
     send = connection.send
 
@@ -181,9 +173,7 @@ def test_no_answer_is_still_an_error(pair, clock):
 
 
 def test_what_is_in_the_buffer_alone(pair):
-    """
-    Who wants no more than was read already reads no more.
-    """
+    """Who wants no more than was read already reads no more."""
     connection, peer = pair
     peer.sendall(b"PING\r\n")
 

@@ -138,9 +138,7 @@ def test_what_a_server_repeats_is_masked(login, place, form, caplog):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_a_server_says_steers_no_terminal(place, caplog):
-    """
-    Escapes and line ends of a server are shown as such, in one line.
-    """
+    """Escapes and line ends of a server are shown as such, in one line."""
     evil = EVIL.encode("utf-8", "replace")
     with caplog.at_level(logging.DEBUG):
         text = shown({"user": "ann", "password": Secret("pw")}, lambda _: evil, place)

@@ -146,9 +146,7 @@ def create_connection(clock, waits, found, address, timeout_s):
 
 
 def test_the_addresses_of_one_host_share_its_time(monkeypatch):
-    """
-    Each is tried, the last one, too, and all together get as long as one server may take.
-    """
+    """Each is tried, the last one, too, and all together get as long as one server may take."""
     clock, waits = [100.0], []
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.0.{n}", 4222)) for n in range(4)]
     sockets = SimpleNamespace(
@@ -298,9 +296,7 @@ def refuse(listener) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"tls_available": True}])
 def test_a_server_that_asks_for_tls_is_told_nothing_in_clear(more):
-    """
-    TLS begins behind its INFO, without an option, and nothing of the login goes out before.
-    """
+    """TLS begins behind its INFO, without an option, and nothing of the login goes out before."""
     told: list[bytes] = []
     with pytest.raises(NotConnectedError) as caught:
         enter([info(tls_required=True, **more), b"no TLS\r\n"], told, token=Secret("hunter2"))
@@ -311,9 +307,7 @@ def test_a_server_that_asks_for_tls_is_told_nothing_in_clear(more):
 
 
 def test_what_came_behind_an_info_that_asks_for_tls():
-    """
-    Bytes in clear that TLS would hide are an error that is not tried again.
-    """
+    """Bytes in clear that TLS would hide are an error that is not tried again."""
     told: list[bytes] = []
     with pytest.raises(TlsError, match="7 bytes came in clear after its INFO"):
         enter([info(tls_required=True) + b"forged!", b""], told, token=Secret("hunter2"))
@@ -322,9 +316,7 @@ def test_what_came_behind_an_info_that_asks_for_tls():
 
 
 def test_no_server_that_another_one_names_is_dialled():
-    """
-    A server that names others, whether it lets in or not, sends nobody there.
-    """
+    """A server that names others, whether it lets in or not, sends nobody there."""
     with socket.create_server(("127.0.0.1", 0)) as named:
         named.settimeout(0.2)
         urls = [f"127.0.0.1:{named.getsockname()[1]}"]
@@ -337,9 +329,7 @@ def test_no_server_that_another_one_names_is_dialled():
 
 @pytest.mark.parametrize("nonce", [7, ["x"]])
 def test_a_challenge_that_is_none(nonce):
-    """
-    What is no text is nothing to sign.
-    """
+    """What is no text is nothing to sign."""
     with pytest.raises(NotConnectedError, match="json parse error"):
         enter([info(nonce=nonce)])
 
@@ -354,9 +344,7 @@ def test_a_challenge_that_is_none(nonce):
     ids=["seed", "no seed", "no seed of a user"],
 )
 def test_keys_that_are_none(text):
-    """
-    An error at once, before any server is dialled, that names the option and not the text.
-    """
+    """An error at once, before any server is dialled, that names the option and not the text."""
     with pytest.raises(AuthenticationError) as caught:
         shake_hands(connection_of("nats://127.0.0.1:1", **text))
 

@@ -60,9 +60,7 @@ def test_an_answer_that_is_none_is_named(change, words):
 
 
 def test_what_a_server_adds_is_let_pass():
-    """
-    Members that nobody here reads may be anything, and a configuration keeps them.
-    """
+    """Members that nobody here reads may be anything, and a configuration keeps them."""
     config = STREAM["config"] | {"new": {"x": 1}}
     info = answered(STREAM | {"config": config, "y": []}, "a.S", stream_info_of)
 
@@ -70,18 +68,14 @@ def test_what_a_server_adds_is_let_pass():
 
 
 def test_an_answer_about_another_consumer_is_refused():
-    """
-    The last token of a request names what its answer is about.
-    """
+    """The last token of a request names what its answer is about."""
     assert answered(CONSUMER, "$JS.API.CONSUMER.INFO.S.c", consumer_info_of).stream_seq == 2
     with pytest.raises(ProtocolError, match=r"CONSUMER\.INFO\.S\.d: the answer is about 'c'"):
         answered(CONSUMER, "$JS.API.CONSUMER.INFO.S.d", consumer_info_of)
 
 
 def test_a_refusal_may_say_little():
-    """
-    An error without code and words is one.
-    """
+    """An error without code and words is one."""
     with pytest.raises(ApiError, match="no reason given") as caught:
         answered({"error": {}}, "$JS.API.STREAM.MSG.GET.S", message_of)
     assert (caught.value.code, caught.value.err_code) == (0, 0)
@@ -100,9 +94,7 @@ def test_a_refusal_may_say_little():
     ],
 )
 def test_an_info_that_is_none_is_named(said, words):
-    """
-    Likewise what a server says of itself.
-    """
+    """Likewise what a server says of itself."""
     with pytest.raises(ProtocolError) as caught:
         wire.info_of(said)
 
@@ -132,9 +124,7 @@ PARTS = {"config", "state", "cluster", "mirror", "delivered", "consumer", "trans
 
 
 def test_what_is_read_stands_in_a_table():
-    """
-    Whoever reads a member of a stream's or a consumer's configuration can rely on what it is.
-    """
+    """Whoever reads a member of a stream's or a consumer's configuration can rely on what it is."""
     table = {
         name
         for node in ast.walk(ast.parse((ROOT / "pyspark_jetstream/client/answers.py").read_text()))

@@ -175,9 +175,7 @@ def answering(answer):
 
 
 def test_a_listing_that_claims_too_many_streams_is_no_answer():
-    """
-    A request for each page that it claims would take all memory.
-    """
+    """A request for each page that it claims would take all memory."""
     streams = [{"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}]
     js = JetStream(answering({"total": 999_999_999, "limit": 256, "streams": streams}))
     with pytest.raises(ProtocolError, match="1 of 999999999 streams"):
@@ -185,9 +183,7 @@ def test_a_listing_that_claims_too_many_streams_is_no_answer():
 
 
 def test_a_pause_says_until_when():
-    """
-    Or that the consumer is not paused; an answer that says neither is none.
-    """
+    """Or that the consumer is not paused; an answer that says neither is none."""
     until = "2026-01-01T00:00:00Z"
     assert JetStream(answering({"paused": True, "pause_until": until})).pause("S", "c", None)
     assert JetStream(answering({"paused": False})).pause("S", "c", None) == ""

@@ -1,6 +1,4 @@
-"""
-Patience runs out by a clock of the test's own.
-"""
+"""Patience runs out by a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def clock():
 
 
 def test_it_runs_out_where_nothing_moves(clock):
-    """
-    What stands where it stood at the beginning gives no time.
-    """
+    """What stands where it stood at the beginning gives no time."""
     waiting = Patience(10.0, seen=5, clock=clock)
 
     clock.now += 9.9
@@ -43,9 +39,7 @@ def test_it_runs_out_where_nothing_moves(clock):
 
 
 def test_what_moves_gives_all_time_again(clock):
-    """
-    Anything else than what was seen last is progress, also a step back.
-    """
+    """Anything else than what was seen last is progress, also a step back."""
     waiting = Patience(10.0, seen=5, clock=clock)
 
     for seen in (6, 7, 5):
@@ -60,9 +54,7 @@ def test_what_moves_gives_all_time_again(clock):
 
 
 def test_the_first_look_is_progress_where_nothing_was_seen_before(clock):
-    """
-    Without a beginning the first look renews the time.
-    """
+    """Without a beginning the first look renews the time."""
     waiting = Patience(10.0, clock=clock)
     clock.now += 11.0
 
@@ -71,9 +63,7 @@ def test_the_first_look_is_progress_where_nothing_was_seen_before(clock):
 
 
 def test_pauses_are_all_the_same(clock):
-    """
-    A server that answers in milliseconds is asked at a steady rate.
-    """
+    """A server that answers in milliseconds is asked at a steady rate."""
     waiting = Patience(10.0, pause_s=0.1, clock=clock)
     for _ in range(3):
         waiting.pause()
@@ -82,9 +72,7 @@ def test_pauses_are_all_the_same(clock):
 
 
 def test_pauses_that_grow_have_an_end(clock):
-    """
-    Progress does not make them shorter again.
-    """
+    """Progress does not make them shorter again."""
     waiting = Patience(10.0, pause_s=0.1, longest_s=0.5, clock=clock)
     for seen in range(5):
         waiting.progress(seen)
@@ -94,9 +82,7 @@ def test_pauses_that_grow_have_an_end(clock):
 
 
 def test_renewed_patience_begins_with_the_first_pause(clock):
-    """
-    What stood still and moves again is looked at as often as at the beginning.
-    """
+    """What stood still and moves again is looked at as often as at the beginning."""
     waiting = Patience(10.0, pause_s=0.1, longest_s=0.5, clock=clock)
     for _ in range(3):
         waiting.pause()
@@ -108,9 +94,7 @@ def test_renewed_patience_begins_with_the_first_pause(clock):
 
 
 def test_the_last_try_is_made_when_it_runs_out(clock):
-    """
-    A pause ends with the time that is left.
-    """
+    """A pause ends with the time that is left."""
     waiting = Patience(10.0, pause_s=3.0, clock=clock)
     for _ in range(5):
         waiting.pause()

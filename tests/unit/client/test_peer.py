@@ -105,9 +105,7 @@ def test_pieces_to_one_who_is_gone_are_an_error():
 
 
 def test_nothing_is_written_before_tls_where_an_option_asks_for_it():
-    """
-    Whoever greets: the peer itself refuses, and names the option.
-    """
+    """Whoever greets: the peer itself refuses, and names the option."""
     one, other = socket.socketpair()
     peer = Peer(5.0, tls_asked_by=("tlsCaFile",))
     with one, other:
@@ -124,9 +122,7 @@ def test_nothing_is_written_before_tls_where_an_option_asks_for_it():
     [("::1", None, "[::1]:4222"), ("127.0.0.1", None, "127.0.0.1:4222"), ("::1", 9, "[::1]:9")],
 )
 def test_an_error_names_the_port_that_was_dialled(monkeypatch, server, port, named):
-    """
-    Also where the URL has none; an IPv6 address stands in brackets, as in a URL.
-    """
+    """Also where the URL has none; an IPv6 address stands in brackets, as in a URL."""
 
     def refuse(*_: object) -> None:
         raise ConnectionRefusedError

@@ -61,9 +61,7 @@ def test_a_frame_is_whole_or_asks_for_more(data, expected):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_frames_follow_each_other(seed):
-    """
-    Any sequence of frames, grown by random pieces, yields exactly these frames.
-    """
+    """Any sequence of frames, grown by random pieces, yields exactly these frames."""
     rng = random.Random(seed)
     chosen = [rng.choice(FRAMES) for _ in range(300)]
     stream = b"".join(data for data, _ in chosen)
@@ -81,18 +79,14 @@ def test_frames_follow_each_other(seed):
 
 
 def test_verbs_are_case_insensitive():
-    """
-    The protocol's verbs may come in any case.
-    """
+    """The protocol's verbs may come in any case."""
     assert next_frame(b"ping\r\n", 0)[0] == Control(b"PING", b"")
     assert next_frame(b"msg a 1 1\r\nx\r\n", 0)[0] == Frame(b"a", 1, b"", b"", b"x")
 
 
 @pytest.mark.parametrize("blank", [b"\r", b"\v", b"\f", b"\x1c", b"\x00"], ids=repr)
 def test_blanks_that_separate_nothing(blank):
-    """
-    A server stores subjects with any of these, and sends them as they are.
-    """
+    """A server stores subjects with any of these, and sends them as they are."""
     for subject in (b"a%bb" % blank, b"a%b" % blank, b"%ba" % blank):
         data = b"HMSG %b 7 r 12 13\r\nNATS/1.0\r\n\r\nx\r\n" % subject
 
@@ -129,9 +123,7 @@ def test_blanks_that_separate_nothing(blank):
     ids=lambda data: repr(data[:20]),
 )
 def test_what_is_no_frame_is_an_error(data):
-    """
-    Bytes that are no frame of the protocol raise, instead of being skipped or waited for.
-    """
+    """Bytes that are no frame of the protocol raise, instead of being skipped or waited for."""
     with pytest.raises(ProtocolError):
         next_frame(data, 0)
 
@@ -156,9 +148,7 @@ def test_what_is_no_frame_is_an_error(data):
     ids=lambda value: repr(value)[:60],
 )
 def test_status_lines(headers, expected):
-    """
-    The preamble line may hold a status code and a description.
-    """
+    """The preamble line may hold a status code and a description."""
     assert wire.status_of(headers) == expected
 
 
@@ -179,9 +169,7 @@ def test_headers_in_order_as_sent():
 
 
 def test_header_block_round_trip():
-    """
-    What `header_block` writes `parse_headers` reads.
-    """
+    """What `header_block` writes `parse_headers` reads."""
     pairs = [("A", "1"), ("A", "2"), ("\u00fc", "x: y")]
 
     assert wire.parse_headers(wire.header_block(pairs)) == pairs
@@ -203,7 +191,5 @@ def test_header_block_round_trip():
     ids=["pub", "pub-reply", "pub-utf8", "hpub", "sub", "unsub"],
 )
 def test_commands(command, expected):
-    """
-    Commands are the protocol's lines, with sizes in bytes.
-    """
+    """Commands are the protocol's lines, with sizes in bytes."""
     assert command == expected

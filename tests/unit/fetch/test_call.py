@@ -41,9 +41,7 @@ TIME = "2024-11-05T00:50:25.248431300Z"
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_requests(call, query):
-    """
-    Each call of the document becomes the request it gives.
-    """
+    """Each call of the document becomes the request it gives."""
     subject, payload = call.request("$JS.API", "S")
 
     assert subject == "$JS.API.DIRECT.GET.S"
@@ -51,9 +49,7 @@ def test_requests(call, query):
 
 
 def test_the_subject_appended_form():
-    """
-    The subject to read may stand in the request's subject; there is no payload then.
-    """
+    """The subject to read may stand in the request's subject; there is no payload then."""
     call = DirectCall(last_by_subj="$KV.mykv1.mykey1", appended=True)
 
     assert call.request("$JS.API", "KV_mykv1") == (
@@ -103,9 +99,7 @@ def test_pages():
 
 
 def test_pages_of_one_point():
-    """
-    A multi-subject get goes on as of the sequence that its first answer was as of.
-    """
+    """A multi-subject get goes on as of the sequence that its first answer was as of."""
     call = DirectCall(multi_last=("a", "b"), up_to_time=TIME).behind(7, 23)
 
     assert call.query() == {"multi_last": ["a", "b"], "seq": 8, "up_to_seq": 23}

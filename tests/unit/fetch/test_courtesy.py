@@ -131,9 +131,7 @@ def of_many(count: int, delay_s: float | None = None) -> list[Courtesy]:
 @pytest.mark.parametrize(("delay_s", "bound_s"), [(None, 0.04), (0.02, 0.02)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_publish_waits_no_longer_however_many_tasks_read(seed, delay_s, bound_s, tasks):
-    """
-    The line is hardly ever idle, and no task gets much less than the others.
-    """
+    """The line is hardly ever idle, and no task gets much less than the others."""
     found = simulate(Line(400_000, random.Random(seed)), of_many(tasks, delay_s))
 
     assert found.p99_s < 1.6 * bound_s
@@ -162,9 +160,7 @@ def test_a_task_that_comes_later_gets_its_share(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_delay_that_is_anothers_is_put_up_with_unless_told_otherwise(seed):
-    """
-    Somebody keeps 50 ms of work in the line: nothing that we ask for less makes it shorter.
-    """
+    """Somebody keeps 50 ms of work in the line: nothing that we ask for less makes it shorter."""
     usual = simulate(Line(400_000, random.Random(seed)), of_many(2), foreign=20_000)
     told = simulate(Line(400_000, random.Random(seed)), of_many(2, 0.02), foreign=20_000)
 
@@ -200,9 +196,7 @@ def test_what_nobody_has_looked_at_is_not_late_for_certain():
 
 
 def test_large_messages_are_fewer():
-    """
-    What costs time are bytes and messages.
-    """
+    """What costs time are bytes and messages."""
     small, large = Courtesy(), Courtesy()
     small.count(1_000, 200_000)
     large.count(1_000, 100_000_000)

@@ -1,6 +1,4 @@
-"""
-The one gate of `failOnDataLoss`.
-"""
+"""The one gate of `failOnDataLoss`."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ LOSSES = (
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_a_loss_ends_the_query(loss):
-    """
-    With failOnDataLoss=true the error is raised as it is.
-    """
+    """With failOnDataLoss=true the error is raised as it is."""
     with pytest.raises(type(loss)) as caught:
         report_loss(loss, True)
 
@@ -35,9 +31,7 @@ def test_a_loss_ends_the_query(loss):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_a_loss_is_logged(loss, caplog):
-    """
-    With failOnDataLoss=false the log says what the error would have.
-    """
+    """With failOnDataLoss=false the log says what the error would have."""
     with caplog.at_level(logging.WARNING):
         report_loss(loss, False)
 
@@ -97,9 +91,7 @@ def test_the_four_signs(now, position, replaced, sign):
     ],
 )
 def test_a_read_that_found_too_few(config, start, end, rows, lost):
-    """
-    It is a loss where the stream now begins behind the range's start, or ends before its end.
-    """
+    """It is a loss where the stream now begins behind the range's start, or ends before its end."""
     js = SimpleNamespace(stream_info=lambda name: known(config=config))
     read = DirectRead(0, "S", None, start, end, 15, False, True)
     with pytest.raises(DataLossError, match="5 of 15") if lost else nullcontext():

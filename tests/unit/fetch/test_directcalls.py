@@ -185,9 +185,7 @@ def test_arguments_are_checked_before_anything_is_sent(ask, blamed):
 
 
 def test_the_name_of_the_stream_is_checked():
-    """
-    No wildcard gets into the subject of a request.
-    """
+    """No wildcard gets into the subject of a request."""
     for name in ("", "KV_*", "a.b", "a b"):
         with pytest.raises(OptionError, match="'stream'"), DirectCalls.open({}, name):
             pass

@@ -176,9 +176,7 @@ def test_nothing_is_under_way_while_spark_has_a_batch():
 
 
 def test_requests_are_as_large_as_comes_in_time(monkeypatch):
-    """
-    After late answers they are small, and what comes in time makes them larger.
-    """
+    """After late answers they are small, and what comes in time makes them larger."""
     courtesy = Courtesy(60.0)
     for _ in range(50):
         courtesy.answered(1_000.0)
@@ -205,9 +203,7 @@ def test_requests_are_as_large_as_comes_in_time(monkeypatch):
     ids=["first", "middle", "last", "some", "most", "swapped", "replaced"],
 )
 def test_lost_replies_are_noticed(spoil):
-    """
-    Replies that never came, or came in another order, do not pass for a gap in the stream.
-    """
+    """Replies that never came, or came in another order, do not pass for a gap in the stream."""
     server = Server([Message(2 * i) for i in range(1, 21)])
     server.spoil = spoil
 
@@ -230,9 +226,7 @@ def test_a_lost_reply_of_a_later_request_is_noticed():
 
 
 def test_lost_replies_are_asked_for_again():
-    """
-    A read goes on behind the last row it has handed out, and the rows are exact.
-    """
+    """A read goes on behind the last row it has handed out, and the rows are exact."""
     messages = [Message(i) for i in range(1, 5001)]
     server = Server(messages)
     losses = iter([False, True, False, True])
@@ -243,9 +237,7 @@ def test_lost_replies_are_asked_for_again():
 
 
 def test_a_missing_end_is_a_timeout():
-    """
-    A request whose end does not come fails when its time is over.
-    """
+    """A request whose end does not come fails when its time is over."""
     server = Server([Message(1)])
     server.spoil = lambda frames: frames[:-1]
 
@@ -290,9 +282,7 @@ def test_what_the_server_began_to_say_behind_the_end_is_not_lost(cut):
 
 
 def test_stale_headers_do_not_make_a_mirror():
-    """
-    Which stream a message is of is what the server says last, not what was stored with it.
-    """
+    """Which stream a message is of is what the server says last, not what was stored with it."""
     server = Server([Message(1, headers=[("Nats-Stream", "OLD")])])
     messages = gathered(server).take()
 
@@ -369,9 +359,7 @@ def _frames(data: bytes) -> list[bytes]:
 
 
 def test_frames_of_others_are_looked_at_once(monkeypatch):
-    """
-    Late frames of other subscriptions are taken out in one go, however many they are.
-    """
+    """Late frames of other subscriptions are taken out in one go, however many they are."""
     looked, next_frame = [], wire.next_frame
 
     def counting(buffer: bytes, pos: int):
@@ -394,9 +382,7 @@ def test_frames_of_others_are_looked_at_once(monkeypatch):
 
 @pytest.mark.parametrize("control", CONTROLS, ids=repr)
 def test_a_request_that_brings_nothing(control):
-    """
-    A 404 is an ending without messages, whatever else is said before and after it.
-    """
+    """A 404 is an ending without messages, whatever else is said before and after it."""
     server = Server([])
     gets = Gets(server, "S")
     for _ in range(2):
@@ -409,9 +395,7 @@ def test_a_request_that_brings_nothing(control):
 
 
 def test_an_error_of_the_server_ends_the_request():
-    """
-    What the server refuses is not waited for.
-    """
+    """What the server refuses is not waited for."""
     server = Server([Message(1)])
     server.spoil = lambda frames: [b"-ERR 'Permissions Violation'\r\n"]
 
@@ -420,9 +404,7 @@ def test_an_error_of_the_server_ends_the_request():
 
 
 def test_repr_shows_the_state():
-    """
-    What gathers says how much it holds.
-    """
+    """What gathers says how much it holds."""
     gets = gathered(Server([Message(1)]))
 
     assert repr(gets).startswith("<Gets of S: 0 under way, ")

@@ -247,9 +247,7 @@ def test_a_reply_beside_requests_leaves_what_comes_for_them(seed):
 
 
 def test_a_reply_beside_requests_that_does_not_come():
-    """
-    There is none by the deadline.
-    """
+    """There is none by the deadline."""
     gets = Gets(Pieces(), "S")
 
     assert gets.ask_beside("some.subject")(time.monotonic() + 60.0) is None

@@ -33,9 +33,7 @@ def mirrored(dest):
 
 @pytest.mark.parametrize("kind", [transform, sources, mirrored])
 def test_whoever_numbers_gives_n(kind):
-    """
-    A stream's own transform, a source's and a mirror's tell the number of partitions alike.
-    """
+    """A stream's own transform, a source's and a mirror's tell the number of partitions alike."""
     layout = resolve(kind("f.{{partition(2,1)}}.>"))
 
     assert [p.filter for p in layout] == ["f.0.>", "f.1.>"]
@@ -44,9 +42,7 @@ def test_whoever_numbers_gives_n(kind):
 
 
 def test_without_options_there_is_one_partition():
-    """
-    A plain stream is one unfiltered partition, and every message belongs to it.
-    """
+    """A plain stream is one unfiltered partition, and every message belongs to it."""
     layout = resolve()
 
     assert tuple(layout) == (SubjectPartition(0, "S", None),)
@@ -56,9 +52,7 @@ def test_without_options_there_is_one_partition():
 
 
 def test_a_subject_filters_the_one_partition():
-    """
-    `subject` is the filter of the one partition, whatever transforms the stream has.
-    """
+    """`subject` is the filter of the one partition, whatever transforms the stream has."""
     layout = resolve(transform("f.{{partition(4,1)}}.>"), subject="f.2.*")
     classify = layout.classifier()
 
@@ -86,9 +80,7 @@ def test_several_filters_are_partitions():
 
 
 def test_the_streams_layout():
-    """
-    With `{partition}` in the stream's name each partition is a whole stream.
-    """
+    """With `{partition}` in the stream's name each partition is a whole stream."""
     layout = resolve(stream="S-{partition}-x", partitions="3")
 
     assert tuple(layout) == tuple(SubjectPartition(p, f"S-{p}-x") for p in range(3))
@@ -98,9 +90,7 @@ def test_the_streams_layout():
 
 
 def test_the_filtered_layout():
-    """
-    With `partitionSubject` each partition is a filter on one stream.
-    """
+    """With `partitionSubject` each partition is a filter on one stream."""
     layout = resolve(partitions="12", partitionSubject="f.{partition}.*.>")
 
     assert len(layout) == 12
@@ -126,9 +116,7 @@ def test_the_filtered_layout():
     ],
 )
 def test_classifier(subject, partition):
-    """
-    A subject belongs to the partition whose filter matches it, and to none otherwise.
-    """
+    """A subject belongs to the partition whose filter matches it, and to none otherwise."""
     classify = resolve(partitions="12", partitionSubject="f.{partition}.>").classifier()
 
     assert classify(subject) == partition
@@ -146,9 +134,7 @@ def test_classifier(subject, partition):
     ids=["own", "spelling", "one", "source", "second-transform"],
 )
 def test_layouts_follow_the_streams_transform(config, template, count):
-    """
-    A `partition(N, …)` transform of the stream gives N and the partition's token.
-    """
+    """A `partition(N, …)` transform of the stream gives N and the partition's token."""
     layout = resolve(config)
 
     assert layout.partition_subject == template
@@ -217,9 +203,7 @@ def test_partitions_need_a_place():
     ids=["null", "empty", "blank", "no-partition", "zero", "unknown-place"],
 )
 def test_configurations_without_a_layout(config):
-    """
-    A stream whose configuration tells no layout is one partition.
-    """
+    """A stream whose configuration tells no layout is one partition."""
     assert len(resolve(config)) == 1
 
 
@@ -249,9 +233,7 @@ def test_where_a_beginning_tells_the_partition(template, subject, told):
 
 
 def test_each_stream_is_partition_0_of_itself():
-    """
-    Among all partitions each has its place; its rows have the number within its stream.
-    """
+    """Among all partitions each has its place; its rows have the number within its stream."""
     layout = Layout.of_streams(["B", "A"])
 
     assert tuple(layout) == (SubjectPartition(0, "B"), SubjectPartition(1, "A"))

@@ -42,9 +42,7 @@ SEEDS = [1, 2, *fresh(__name__)]
     ids=str,
 )
 def test_shares(available, limit, granted):
-    """
-    All get the same part of what they have, and one message at least.
-    """
+    """All get the same part of what they have, and one message at least."""
     assert share_records(available, limit) == granted
 
 
@@ -99,9 +97,7 @@ def test_cuts_converge_on_the_exact_sequence(seed):
 
 
 def test_even_density_needs_one_question():
-    """
-    Where messages lie evenly, the first cut is right.
-    """
+    """Where messages lie evenly, the first cut is right."""
     assert next_cut(1000, 0, 11_000, 10_000, 300) == 1300
     assert next_cut(0, 0, 10_000, 100, 10) == 1000
 
@@ -121,17 +117,13 @@ def test_even_density_needs_one_question():
     ids=str,
 )
 def test_splits(start, end, tasks, maximum, expected):
-    """
-    A range is split into at least so many tasks, none longer than allowed.
-    """
+    """A range is split into at least so many tasks, none longer than allowed."""
     assert split_range(start, end, tasks, maximum) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_splits_cover_exactly(seed):
-    """
-    Random splits are contiguous, cover the range once, hold no empty task and keep the limit.
-    """
+    """Random splits are contiguous, cover the range once, hold no empty task and keep the limit."""
     rng = random.Random(seed)
     for _ in range(500):
         start = rng.choice([0, rng.getrandbits(62)])
@@ -158,16 +150,12 @@ def test_splits_cover_exactly(seed):
     ],
 )
 def test_who_reads_by_a_consumer_of_its_own(messages, below, retention, allow_direct, by):
-    """
-    From so many messages on, and where nothing else reads, but only where it settles nothing.
-    """
+    """From so many messages on, and where nothing else reads, but only where it settles nothing."""
     assert by_consumer(messages, below, retention, allow_direct) is by
 
 
 def test_a_dear_filter():
-    """
-    Only a filter on many subjects, far from the end, is dear.
-    """
+    """Only a filter on many subjects, far from the end, is dear."""
     assert is_dear(1, NEAR_END + 1, FEW_SUBJECTS + 1)
     assert not is_dear(1, NEAR_END, FEW_SUBJECTS + 1)
     assert not is_dear(2, NEAR_END + 1, FEW_SUBJECTS + 1)
@@ -184,7 +172,5 @@ def test_a_dear_filter():
     ],
 )
 def test_who_filters_a_direct_read(filter_, matching, sequences, by_server):
-    """
-    The server filters a literal subject, and where the filter leaves out enough.
-    """
+    """The server filters a literal subject, and where the filter leaves out enough."""
     assert filter_on_server(filter_, matching, sequences) is by_server

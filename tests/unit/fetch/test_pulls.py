@@ -52,9 +52,7 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
     ],
 )
 def test_what_a_status_says(code, text, status):
-    """
-    Each that nats-server 2.15.1 sends to a pull, and what it may send one day.
-    """
+    """Each that nats-server 2.15.1 sends to a pull, and what it may send one day."""
     assert status_of(code, text) is status
 
 
@@ -344,9 +342,7 @@ def test_a_pull_that_breaks_off_amid_rows_of_a_slow_query_is_no_silence(monkeypa
 
 
 def test_pulls_are_as_large_as_comes_in_time(monkeypatch):
-    """
-    After late answers they are small, and what comes in time makes them larger.
-    """
+    """After late answers they are small, and what comes in time makes them larger."""
     courtesy = Courtesy(60.0)
     for _ in range(50):
         courtesy.answered(1_000.0)
@@ -365,9 +361,7 @@ def test_pulls_are_as_large_as_comes_in_time(monkeypatch):
 
 @pytest.mark.parametrize("published", [0, 1])
 def test_pulls_of_a_stream_into_which_nobody_publishes_are_large(monkeypatch, published):
-    """
-    Also after late answers; where somebody publishes they stay as small as the window.
-    """
+    """Also after late answers; where somebody publishes they stay as small as the window."""
     now, courtesy = [0.0], Courtesy()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     courtesy.answered = lambda *times: None
@@ -392,9 +386,7 @@ def test_pulls_of_a_stream_into_which_nobody_publishes_are_large(monkeypatch, pu
 
 @pytest.mark.parametrize("word", ["409 Exceeded MaxRequestBatch of 1", "400 Bad Request"])
 def test_what_a_server_refuses_is_left_to_another_way(word):
-    """
-    What was read before it is handed on, and where the rest begins is known.
-    """
+    """What was read before it is handed on, and where the rest begins is known."""
     rng = random.Random(1)
     server = Server(stored(rng, 500), rng, (word,), 0.01)
     attempt, found = own(server, 0, 2_000), []

@@ -140,9 +140,7 @@ def test_many_are_mapped_as_one(seed):
 
 
 def test_what_is_known_is_bounded():
-    """
-    However many subjects there are, some are kept, and all are mapped.
-    """
+    """However many subjects there are, some are kept, and all are mapped."""
     mapping = SubjectMapping.parse('{"a.*": "b.$1"}')
     for start in range(0, 200_000, 50_000):
         names = [f"a.{n}" for n in range(start, start + 50_000)]
@@ -155,9 +153,7 @@ def test_what_is_known_is_bounded():
 
 @pytest.mark.parametrize("seed", SEEDS[:5], ids="seed={}".format)
 def test_hashes_of_many_keys(seed):
-    """
-    Keys of any lengths are hashed as they are one by one.
-    """
+    """Keys of any lengths are hashed as they are one by one."""
     chance = random.Random(seed)
     for longest, rows in ((1, 300), (3, 300), (20, 300), (40, 60), (300, 100), (3000, 5)):
         keys = ["é" * chance.randint(0, longest) + "x" for _ in range(rows)]
@@ -169,17 +165,13 @@ def test_hashes_of_many_keys(seed):
 
 @pytest.mark.parametrize("rules", [{}, {"a": "b"}, {"a.*": "b.$1"}, {"a": []}], ids=str)
 def test_no_rows(rules):
-    """
-    A column without rows stays one.
-    """
+    """A column without rows stays one."""
     assert map_all(SubjectMapping.parse(json.dumps(rules)), []) == []
 
 
 @pytest.mark.parametrize("count", ["4096", "4097", "2147483647", "0", "1", "-1", "-2147483648"])
 def test_any_number_of_partitions(count):
-    """
-    However many partitions there are, columns are mapped as their rows, and in little memory.
-    """
+    """However many partitions there are, columns are mapped as their rows, and in little memory."""
     rules = {"a.*": f"x.{{{{partition({count},1)}}}}.{{{{partition({count})}}}}.y"}
     mapping = SubjectMapping.parse(json.dumps(rules))
     subjects = [f"a.{n * 7919}" for n in range(200)]
@@ -188,9 +180,7 @@ def test_any_number_of_partitions(count):
 
 
 def test_empty_subjects():
-    """
-    A column of nothing but empty subjects is left alone.
-    """
+    """A column of nothing but empty subjects is left alone."""
     empty = [""] * 300
 
     rules = SubjectMapping.parse('{">": "x.>", "*": "{{partition(2)}}"}')
@@ -199,9 +189,7 @@ def test_empty_subjects():
 
 
 def test_keys_that_begin_alike_and_one_that_does_not():
-    """
-    The beginning that some subjects share is taken for that of all only if it is.
-    """
+    """The beginning that some subjects share is taken for that of all only if it is."""
     mapping = SubjectMapping.parse('{"a.*": "{{partition(1000,1)}}.{{partition(1000)}}"}')
     keys = [f"a.sensor{n}" for n in range(500)]
 
@@ -213,9 +201,7 @@ def test_keys_that_begin_alike_and_one_that_does_not():
 
 
 def test_thousands_of_rules():
-    """
-    Many rules of every kind are told apart, in a column in which each takes a few rows.
-    """
+    """Many rules of every kind are told apart, in a column in which each takes a few rows."""
     rules = {f"literal.{n}": f"l{n}" for n in range(3000)}
     rules |= {f"chosen.{n}": [{"destination": f"c{n}", "weight": 50}] for n in range(50)}
     rules |= {f"w{n}.*": f"w{n % 9}.{{{{partition({n % 7 + 1},1)}}}}.$1" for n in range(2000)}

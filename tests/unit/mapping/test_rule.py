@@ -26,9 +26,7 @@ from pyspark_jetstream.mapping.rule import Random, Rule
     ],
 )
 def test_fnv1a32(data, expected):
-    """
-    The hash gives FNV's own published values.
-    """
+    """The hash gives FNV's own published values."""
     assert fnv1a32(data) == expected
 
 
@@ -135,9 +133,7 @@ def test_fnv1a32(data, expected):
     ids=lambda value: value.replace("\t", "\\t"),
 )
 def test_apply(source, destination, subject, expected):
-    """
-    A rule maps a subject as nats-server's subject transform does.
-    """
+    """A rule maps a subject as nats-server's subject transform does."""
     assert Rule.parse(source, destination).apply(subject) == expected
 
 
@@ -200,9 +196,7 @@ def test_apply(source, destination, subject, expected):
     ],
 )
 def test_bad_rule(source, destination, reason):
-    """
-    A rule the server refuses is refused, naming rule and token.
-    """
+    """A rule the server refuses is refused, naming rule and token."""
     with pytest.raises(OptionError) as error:
         Rule.parse(source, destination)
 
@@ -224,9 +218,7 @@ def test_bad_rule(source, destination, reason):
     ],
 )
 def test_no_subject(source, destination, subject, result, reason):
-    """
-    A subject of which a rule makes none is an error that names rule, subject and result.
-    """
+    """A subject of which a rule makes none is an error that names rule, subject and result."""
     with pytest.raises(ValueError) as error:
         Rule.parse(source, destination).apply(subject)
 
@@ -242,9 +234,7 @@ def test_no_subject(source, destination, subject, result, reason):
      ("-2147483648", 2**31), ("-4294967294", 2)],
 )  # fmt: skip
 def test_random_numbers_are_those_of_the_server(count, span):
-    """
-    There are as many numbers as the server draws from, and each `random` draws by itself.
-    """
+    """There are as many numbers as the server draws from, and each `random` draws by itself."""
     rule = Rule.parse("a.*", f"b.{{{{random({count})}}}}.{{{{ Random( {count} ) }}}}")
     draws = [piece for piece in rule.pieces if isinstance(piece, Random)]
 
@@ -254,17 +244,13 @@ def test_random_numbers_are_those_of_the_server(count, span):
 
 
 def test_random_needs_a_row():
-    """
-    A rule that draws a number for each row cannot be applied to a subject alone.
-    """
+    """A rule that draws a number for each row cannot be applied to a subject alone."""
     with pytest.raises(ValueError, match="there is no row"):
         Rule.parse("a", "b.{{random(2)}}").apply("a")
 
 
 def test_partitions_are_even():
-    """
-    Keys are spread over the partitions about evenly.
-    """
+    """Keys are spread over the partitions about evenly."""
     rule = Rule.parse("orders.*", "{{partition(8,1)}}")
     counts = Counter(rule.apply(f"orders.customer{n}") for n in range(8000))
 
@@ -317,14 +303,10 @@ def test_surrogate_escapes_hash_as_their_bytes():
     ],
 )
 def test_find_partition(destination, expected):
-    """
-    A destination tells the layout it creates, or None where the layout cannot be told.
-    """
+    """A destination tells the layout it creates, or None where the layout cannot be told."""
     assert find_partition(destination) == expected
 
 
 def test_an_empty_source_takes_every_subject():
-    """
-    As in a stream's transform, where it is `>`.
-    """
+    """As in a stream's transform, where it is `>`."""
     assert Rule.parse("", "prefix.>").apply("foo.bar") == "prefix.foo.bar"

@@ -53,9 +53,7 @@ OVERLAPPING = {
     ],
 )
 def test_precedence(subject, expected, rows):
-    """
-    Of several matching rules the most specific applies, in whichever order they are written.
-    """
+    """Of several matching rules the most specific applies, in whichever order they are written."""
     chance = random.Random(7)
     for _ in range(10):
         rules = list(OVERLAPPING.items())
@@ -65,25 +63,19 @@ def test_precedence(subject, expected, rows):
 
 
 def test_one_pass():
-    """
-    A mapped subject is not mapped again.
-    """
+    """A mapped subject is not mapped again."""
     assert map_all(mapping({"a": "b", "b": "a"}), ["a", "b"]) == ["b", "a"]
 
 
 def test_no_rules():
-    """
-    An empty object is a mapping that changes nothing.
-    """
+    """An empty object is a mapping that changes nothing."""
     assert map_all(mapping({}), ["a.b", "c"]) == ["a.b", "c"]
     assert not mapping({}).needs_identity
 
 
 @pytest.mark.parametrize("subject", ["", "a.", ".x", "a..x"])
 def test_empty_tokens_match_no_wildcard(subject):
-    """
-    What is no subject is left alone, not even taken by the widest rule.
-    """
+    """What is no subject is left alone, not even taken by the widest rule."""
     rules = mapping({">": "x.>", "a.*": "y", "*.x": "z", "a.*.x": "w"})
 
     assert map_one(rules, subject) == subject
@@ -123,9 +115,7 @@ def test_mapping_is_a_value():
     ],
 )
 def test_who_needs_identities(value, needed):
-    """
-    A mapping tells whether anything but the subject can ever decide.
-    """
+    """A mapping tells whether anything but the subject can ever decide."""
     assert mapping({"a": value}).needs_identity == needed
     assert mapping({"z": "y", "a": value, "b.*": "c"}).needs_identity == needed
 
@@ -133,9 +123,7 @@ def test_who_needs_identities(value, needed):
 @pytest.mark.parametrize("rows", [1, 500])
 @pytest.mark.parametrize("source", ["w.*", "w.x"])
 def test_a_choice_without_identities_is_an_error(source, rows):
-    """
-    A row that only its identity could send somewhere is refused.
-    """
+    """A row that only its identity could send somewhere is refused."""
     rules = mapping({source: [to("x", 50), to("y", 50)]})
 
     with pytest.raises(ValueError, match="a rule chooses by the row"):
@@ -143,9 +131,7 @@ def test_a_choice_without_identities_is_an_error(source, rows):
 
 
 def test_identity_alone_decides():
-    """
-    A row is sent to the same place in whichever column, position or batch it comes.
-    """
+    """A row is sent to the same place in whichever column, position or batch it comes."""
     rules = mapping({"a.*": [to("{{random(7)}}.x.$1", 60), to("y.$1", 20)], "b": [to("c", 50)]})
     subjects = ["a.q" if n % 3 else "b" for n in range(5000)]
     ids = [b"row-%d" % row for row in range(5000)]
@@ -159,9 +145,7 @@ def test_identity_alone_decides():
 
 
 def test_draws_of_a_row_are_independent():
-    """
-    Weights and each `random` of a row come out as often together as chance has it.
-    """
+    """Weights and each `random` of a row come out as often together as chance has it."""
     rules = mapping({"a": [to("x.{{random(3)}}.{{random(5)}}", 50), to("y.{{random(3)}}.-", 50)]})
     found = Counter(map_all(rules, ["a"] * 60_000, [b"%d" % row for row in range(60_000)]))
 
@@ -220,9 +204,7 @@ def test_other_draws_of_a_row():
     ],
 )  # fmt: skip
 def test_bad_destinations(value, reason):
-    """
-    What the server refuses behind a source is refused, naming source, destination and fault.
-    """
+    """What the server refuses behind a source is refused, naming source, destination and fault."""
     with pytest.raises(OptionError) as error:
         mapping({"a": value})
 
@@ -230,9 +212,7 @@ def test_bad_destinations(value, reason):
 
 
 def test_bad_destination_in_a_list():
-    """
-    A rule of a list is held to what any rule is.
-    """
+    """A rule of a list is held to what any rule is."""
     with pytest.raises(OptionError, match=r"rule 'a\.\*' -> 'b\.\$2': wildcard index 2 out of"):
         mapping({"a.*": [to("b.$1", 10), to("b.$2", 10)]})
 
@@ -249,9 +229,7 @@ def test_bad_destination_in_a_list():
     ],
 )
 def test_a_bad_result_is_an_error(destination, bad, fault, rows):
-    """
-    A rule never sends a row to what is no subject; the error names rule, subject and result.
-    """
+    """A rule never sends a row to what is no subject; the error names rule, subject and result."""
     rules = mapping({"a.*": destination})
     subjects = [f"a.good{n}" for n in range(rows - 1)]
 
@@ -265,9 +243,7 @@ def test_a_bad_result_is_an_error(destination, bad, fault, rows):
 
 
 def test_explanation():
-    """
-    An explanation tells the rule, its competitors in order, and all shares.
-    """
+    """An explanation tells the rule, its competitors in order, and all shares."""
     rules = {
         "a.*": [to("b.{{random(3)}}.$1", 30), to("{{left(1,1)}}", 20)],
         "a.>": "z.>",
@@ -299,9 +275,7 @@ def test_explanation():
     ],
 )  # fmt: skip
 def test_explained_shares(rules, subject, source, main):
-    """
-    Kept and lost shares are told apart from destinations.
-    """
+    """Kept and lost shares are told apart from destinations."""
     explained = mapping(rules).explain(subject)
 
     assert (explained.source, explained.shares) == (source, main)
@@ -309,8 +283,6 @@ def test_explained_shares(rules, subject, source, main):
 
 @pytest.mark.parametrize("subject", ["a..b", "a.*", "", "a b"])
 def test_only_subjects_are_explained(subject):
-    """
-    What nothing can be published on is refused.
-    """
+    """What nothing can be published on is refused."""
     with pytest.raises(ValueError, match="invalid subject"):
         mapping({">": "x.>"}).explain(subject)

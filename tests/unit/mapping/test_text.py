@@ -30,9 +30,7 @@ from ...kits.mappings import map_one
     ],
 )  # fmt: skip
 def test_forms(text):
-    """
-    However it is written, it is the same mapping.
-    """
+    """However it is written, it is the same mapping."""
     assert read_mapping(text) == [("a", "b"), ("c.*", "d.$1")]
 
 
@@ -62,9 +60,7 @@ def test_forms(text):
     ],
 )
 def test_values(written, value):
-    """
-    A value has the type that the server gives it.
-    """
+    """A value has the type that the server gives it."""
     [(name, found)] = read_mapping(f"mappings {{ a: {written}\n }}")
 
     assert (name, found, type(found)) == ("a", value, type(found))
@@ -104,9 +100,7 @@ def test_values(written, value):
     ],
 )  # fmt: skip
 def test_bad_text(text, reason):
-    """
-    What is no mapping is refused, saying where and why, and what is expected.
-    """
+    """What is no mapping is refused, saying where and why, and what is expected."""
     with pytest.raises(OptionError) as error:
         SubjectMapping.parse(text)
 
@@ -117,15 +111,11 @@ def test_bad_text(text, reason):
 
 @pytest.mark.parametrize("text", ['{"a": "b", "a": "c"}', "mappings { a: b, 'a': c }"])
 def test_a_source_given_twice(text):
-    """
-    Two rules for one source are an error; the server would take one of them.
-    """
+    """Two rules for one source are an error; the server would take one of them."""
     with pytest.raises(OptionError, match="source 'a' is given twice; keep one rule"):
         SubjectMapping.parse(text)
 
 
 def test_a_source_named_like_a_block():
-    """
-    A source may have the name of a block.
-    """
+    """A source may have the name of a block."""
     assert map_one(SubjectMapping.parse("mappings { mappings: b }"), "mappings") == "b"

@@ -42,9 +42,7 @@ def test_last_batches(tmp_path, version):
 
 
 def test_a_batch_that_was_committed(tmp_path):
-    """
-    Where the last batch is done, both are the same; batches go by number, not by name.
-    """
+    """Where the last batch is done, both are the same; batches go by number, not by name."""
     batches = [[FIRST]] * 11 + [[SECOND]]
     found = read(write_checkpoint(tmp_path, batches, committed=11))
 
@@ -53,9 +51,7 @@ def test_a_batch_that_was_committed(tmp_path):
 
 
 def test_before_the_first_batch(tmp_path):
-    """
-    A checkpoint of a query that has not planned a batch is one, without batches.
-    """
+    """A checkpoint of a query that has not planned a batch is one, without batches."""
     (tmp_path / "metadata").write_text('{"id": "x"}')
     found = read(tmp_path)
 
@@ -63,9 +59,7 @@ def test_before_the_first_batch(tmp_path):
 
 
 def test_sources_are_in_order():
-    """
-    Sources go by number, whatever order the file has; named ones keep their names.
-    """
+    """Sources go by number, whatever order the file has; named ones keep their names."""
     lines = [f"{each}:{each}" for each in (10, 2, 0)] + ["flights:-", "orders:not json"]
     found = parse_offsets("\n".join(["v2", "{}", *lines, ""]))
 
@@ -102,9 +96,7 @@ def test_a_file_that_is_removed_meanwhile(tmp_path):
     ],
 )
 def test_files_that_are_not_sparks(tmp_path, metadata, offsets, says):
-    """
-    What Spark does not write is said, with the file.
-    """
+    """What Spark does not write is said, with the file."""
     write_checkpoint(tmp_path, [[FIRST]])
     (tmp_path / "metadata").write_text(metadata)
     (tmp_path / "offsets" / "0").write_text(offsets)
@@ -116,9 +108,7 @@ def test_files_that_are_not_sparks(tmp_path, metadata, offsets, says):
 
 
 def test_a_file_that_may_not_be_read(tmp_path):
-    """
-    A file that is no text is said in one line.
-    """
+    """A file that is no text is said in one line."""
     write_checkpoint(tmp_path, [[FIRST]])
     (tmp_path / "offsets" / "0").write_bytes(b"v1\n\xff")
 
@@ -128,9 +118,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file://{}", "file:{}", "file://localhost{}"])
 def test_a_location(tmp_path, form):
-    """
-    A checkpointLocation may be a path or a file URI.
-    """
+    """A checkpointLocation may be a path or a file URI."""
     path = write_checkpoint(tmp_path / "a b%", [[FIRST]])
     text = str(path).replace(" ", "%20").replace("b%", "b%25") if "file" in form else str(path)
 

@@ -29,9 +29,7 @@ EXPECTED = [
 
 @pytest.mark.parametrize("form", ["text", "file"])
 def test_what_becomes_of_subjects(capsys, tmp_path, form):
-    """
-    Rule, competitors and shares of each subject, of a text as of a file.
-    """
+    """Rule, competitors and shares of each subject, of a text as of a file."""
     path = tmp_path / "mapping.conf"
     path.write_text(BLOCK)
     status = main(["explain-mapping", BLOCK if form == "text" else str(path), *SUBJECTS, "--json"])
@@ -47,9 +45,7 @@ def test_what_becomes_of_subjects(capsys, tmp_path, form):
 
 @pytest.mark.parametrize("columns", ["40", "80", "140"])
 def test_the_table_cuts_nothing(capsys, monkeypatch, columns):
-    """
-    However narrow the terminal is, each value is there, perhaps on several lines.
-    """
+    """However narrow the terminal is, each value is there, perhaps on several lines."""
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["explain-mapping", '{"a.*": "{{left(1,1)}}"}', "a.é", "a.longer"]) == 0
     out = capsys.readouterr().out
@@ -60,9 +56,7 @@ def test_the_table_cuts_nothing(capsys, monkeypatch, columns):
 
 
 def test_it_needs_neither_spark_nor_nats_py():
-    """
-    Nor a server.
-    """
+    """Nor a server."""
     script = (
         "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'nats')));"
         " from pyspark_jetstream.operations.main import main; main(sys.argv[1:])"
@@ -89,9 +83,7 @@ def test_it_needs_neither_spark_nor_nats_py():
     ],
 )
 def test_what_is_not_valid(capsys, mapping, subject, problem):
-    """
-    A mistake ends it with status 2 and one line that says which, whatever is in it.
-    """
+    """A mistake ends it with status 2 and one line that says which, whatever is in it."""
     status = main(["explain-mapping", mapping, subject])
     out, said = capsys.readouterr()
 

@@ -128,9 +128,7 @@ def test_positions(changes: dict[str, Any], problems: tuple[str, ...]) -> None:
     ],
 )
 def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: tuple[str, ...]) -> None:
-    """
-    A consumer that stands beyond the batch that was planned is noted; it is no problem.
-    """
+    """A consumer that stands beyond the batch that was planned is noted; it is no problem."""
     found = position(consumer=replace(CONSUMER, stream_seq=delivered))
 
     assert (found.notes, found.problems) == (notes, ())
@@ -208,16 +206,12 @@ def test_problems_of_claims(stream, committed, problems) -> None:
     ],
 )
 def test_whose_offset_it_is(value: Any, ours: bool) -> None:
-    """
-    Offsets of this package are told from those of other sources, whatever their version.
-    """
+    """Offsets of this package are told from those of other sources, whatever their version."""
     assert is_ours(value) is ours
 
 
 def test_a_stream_with_replicas() -> None:
-    """
-    Leader and replicas come from the server's cluster; one that is offline is a problem.
-    """
+    """Leader and replicas come from the server's cluster; one that is offline is a problem."""
     cluster = {"leader": "n1", "replicas": [{"name": "n2"}, {"name": "n3", "offline": True}]}
     config = {"num_replicas": 3, "subjects": ["a"], "duplicate_window": 5 * 10**9}
     info = StreamInfo("S", "t", 1, 2, 2, 9, 1, 0, datetime.now(UTC), config, cluster)
@@ -239,9 +233,7 @@ def test_a_stream_with_replicas() -> None:
     ],
 )  # fmt: skip
 def test_the_limits_of_a_stream(config: dict[str, Any], limits: LimitState) -> None:
-    """
-    A stream shows its limits, and how much it has used of the one that is nearer.
-    """
+    """A stream shows its limits, and how much it has used of the one that is nearer."""
     assert stream_state(replace(STREAM, config=config), PLAIN).limits == limits
 
 
@@ -278,9 +270,7 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
     ],
 )
 def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None:
-    """
-    The problem has the limit and what raises it.
-    """
+    """The problem has the limit and what raises it."""
     config = {"discard": "new", "max_msgs": 1090, "allow_batched": batched}
     info = replace(STREAM, name="S", messages=1090, config=config)
     (problem,) = stream_state(info, PLAIN).problems
@@ -289,9 +279,7 @@ def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None
 
 
 def test_a_consumer_of_a_group() -> None:
-    """
-    The pin and its time are shown while somebody holds it.
-    """
+    """The pin and its time are shown while somebody holds it."""
     group = {"group": "spark", "pinned_client_id": "abc", "pinned_ts": "2026-01-01T00:00:00Z"}
     answer = {
         "name": "q-0",
@@ -364,9 +352,7 @@ def test_a_consumer_that_is_paused() -> None:
 
 
 def test_commands_reach_the_server_that_was_asked() -> None:
-    """
-    Each command in a problem has the address of the servers, unless that is the default.
-    """
+    """Each command in a problem has the address of the servers, unless that is the default."""
     config = {"discard": "new", "max_msgs": 90}
     edited = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "metadata": OWNED,
@@ -449,9 +435,7 @@ def found_at(last: int, deliveries: int, lag: int, committed: int) -> Inspection
 
 
 def test_rates() -> None:
-    """
-    Two looks make rates a second: stored, delivered, read, and how the lag grows.
-    """
+    """Two looks make rates a second: stored, delivered, read, and how the lag grows."""
     before, now = found_at(100, 40, 60, 40), found_at(300, 90, 50, 80)
     rated = since(now, before, 10.0, {("0", 0): 35})
     position = rated.checkpoint.sources[0].positions[0]
@@ -479,9 +463,7 @@ def test_rates_that_cannot_be_told() -> None:
 
 
 def test_all_problems_with_their_places() -> None:
-    """
-    Each problem says where it is.
-    """
+    """Each problem says where it is."""
     claim = claim_state(
         2, "S", ClaimedOffset.from_json(CLAIMED), False, ServerState({"S": STREAM}, {})
     )

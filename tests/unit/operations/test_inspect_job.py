@@ -70,9 +70,7 @@ def test_what_is_not_valid(capsys, arguments, says):
     ("text", "takes"), [("10", 10.0), ("0.5", 0.5), ("10m", 600.0), ("500ms", 0.5), (" 2 s", 2.0)]
 )
 def test_a_time_without_a_unit_is_one_of_seconds(text, takes):
-    """
-    As the help and the error of --watch say.
-    """
+    """As the help and the error of --watch say."""
     assert seconds(text) == takes
 
 
@@ -92,9 +90,7 @@ def test_no_server(capsys, monkeypatch):
     [CheckpointError("hdfs://h/c", "refused"), CheckpointTimeoutError("hdfs://h/c", "late")],
 )
 def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch, error):
-    """
-    What a file system says once a watch has begun is told, and it looks again.
-    """
+    """What a file system says once a watch has begun is told, and it looks again."""
     found = Inspection("t", "nats://h", (), (), (), None)
     handlers = []
     monkeypatch.setattr(signal, "signal", lambda _, handler: handlers.append(handler))
@@ -123,9 +119,7 @@ def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch,
 
 
 def test_no_checkpoint_of_sparks(tmp_path, capsys):
-    """
-    A checkpoint that Spark did not write is status 1, before the server is asked.
-    """
+    """A checkpoint that Spark did not write is status 1, before the server is asked."""
     write_checkpoint(tmp_path, [[offset({"S": "t"}, [1])]])
     (tmp_path / "offsets" / "0").write_text("v0")
     status, said = ended(capsys, ["--checkpoint", str(tmp_path), *NOWHERE])
@@ -135,9 +129,7 @@ def test_no_checkpoint_of_sparks(tmp_path, capsys):
 
 
 def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
-    """
-    Every command of the help gets as far as the servers.
-    """
+    """Every command of the help gets as far as the servers."""
     path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
     found = re.findall(r"^    pyspark-jetstream inspect ?(.*)$", overview.__doc__, re.MULTILINE)
     places = [re.sub(r"\S*/checkpoints/alerts", str(path), each) for each in found]
@@ -150,9 +142,7 @@ def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
 
 
 def test_the_help_names_the_statuses(capsys):
-    """
-    `--help` says what each exit status means.
-    """
+    """`--help` says what each exit status means."""
     with pytest.raises(SystemExit):
         commands.main(["inspect", "--help"])
     text = " ".join(capsys.readouterr().out.split())

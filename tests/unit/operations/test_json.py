@@ -36,9 +36,7 @@ def test_every_program_that_shows_something_has_a_schema():
 
 @pytest.mark.parametrize("kind", [findings, leases])
 def test_the_schema_of_inspect_has_every_field(kind):
-    """
-    Each state has a definition of just its fields, all of which are always there.
-    """
+    """Each state has a definition of just its fields, all of which are always there."""
     found = schema("inspect")
     parts = found["$defs"] | {"Inspection": found}
     states = [each for each in vars(kind).values() if dataclasses.is_dataclass(each)]
@@ -56,9 +54,7 @@ def test_the_schema_of_inspect_has_every_field(kind):
 
 
 def test_what_inspect_shows():
-    """
-    A look with one of each is what the schema says; with a field too many it is not.
-    """
+    """A look with one of each is what the schema says; with a field too many it is not."""
     place = findings.PositionState(0, "S", None, 1, 2, 3, 4, None, None)
     claim = findings.ClaimState(0, "S", 1, 1, 1, 0, None)
     source = findings.SourceState("0", "q", positions=(place,), claims=(claim,))

@@ -172,9 +172,7 @@ def test_a_lease_whose_query_reads_without_it(released):
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"owner": 3}', b"null", b'{"owner": {}}'])
 def test_what_is_no_record(data):
-    """
-    A record that is none is a problem; somebody who waits by none does not wait.
-    """
+    """A record that is none is a problem; somebody who waits by none does not wait."""
     (lease,) = lease_states(
         {"S.c": stored(data, 1.0), "S.c.waits.x": stored(data, 1.0)}, NOW, PLAIN
     )
@@ -196,9 +194,7 @@ def test_only_leases_that_are_asked_for():
 
 
 def test_a_lease_of_several_streams():
-    """
-    Its key names no stream, the record those that are read: the lease is shown with how many.
-    """
+    """Its key names no stream, the record those that are read: the lease is shown with how many."""
     offset = Offset((1, 2), (0, 0), {"B": "t", "A": "t"}, "c", layout=Layout.of_streams("BA"))
     record = LeaseRecord(A, 30.0, 1, 0, offset)
     (lease,) = lease_states({"=.c": stored(record.to_bytes(), 1.0)}, NOW, PLAIN)

@@ -121,9 +121,7 @@ def test_a_query_has_the_name_that_its_user_gave_it():
     ],
 )
 def test_what_is_no_report(data):
-    """
-    Anything else on the subject is a ValueError.
-    """
+    """Anything else on the subject is a ValueError."""
     with pytest.raises(ValueError):
         Report.decode(data)
 
@@ -148,9 +146,7 @@ def test_counters_stay_and_gauges_go():
 
 
 def test_a_task_that_runs_again_is_another_producer():
-    """
-    The same producer_id with another run counts on its own.
-    """
+    """The same producer_id with another run counts on its own."""
     reports = Reports()
     reports.take(report(1, 9, 5), 0)
 
@@ -186,9 +182,7 @@ def test_lost_late_and_double_reports(seed):
 
 
 def test_counts_that_become_less():
-    """
-    A report that takes counts back is refused and changes nothing.
-    """
+    """A report that takes counts back is refused and changes nothing."""
     reports = Reports()
     reports.take(report(1, 1, 5), 0)
 
@@ -218,9 +212,7 @@ def test_queries_are_told_apart():
 
 
 def test_there_is_a_bound_to_queries(monkeypatch):
-    """
-    Where there are as many series as are told apart, new queries are one; the others go on.
-    """
+    """Where there are as many series as are told apart, new queries are one; the others go on."""
     monkeypatch.setattr(module, "_MAX_SERIES", 5)
     reports = Reports()
     for producer in range(6):
@@ -335,9 +327,7 @@ def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
     "change", [{"run": "r" * 65}, {"producer_id": 10**30}, {"sequence": 1 << 63}]
 )
 def test_a_report_s_names_and_numbers_are_bounded(change):
-    """
-    What is remembered of a producer is its name: a long one is none.
-    """
+    """What is remembered of a producer is its name: a long one is none."""
     said = json.loads(report(1, 1, 1).encode()) | change
 
     with pytest.raises(ValueError, match=next(iter(change))):

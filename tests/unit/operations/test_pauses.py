@@ -66,9 +66,7 @@ def standings(pauses):
 
 
 def test_b21_discovery_is_asked_each_second():
-    """
-    B21: all are asked who they are, at first and each second again.
-    """
+    """B21: all are asked who they are, at first and each second again."""
     pauses = Pauses("control")
     asked = [now / 10 for now in range(35) if ("control", 0, DISCOVER) in pauses.due(now / 10)]
 
@@ -77,9 +75,7 @@ def test_b21_discovery_is_asked_each_second():
 
 
 def test_b21_who_does_not_know_the_protocol_is_sent_nothing():
-    """
-    B21: such a producer is reported, gets no command, and nobody waits for it.
-    """
+    """B21: such a producer is reported, gets no command, and nobody waits for it."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -94,9 +90,7 @@ def test_b21_who_does_not_know_the_protocol_is_sent_nothing():
 
 
 def test_nobody_listens():
-    """
-    The server's word that nobody listens counts until somebody answers.
-    """
+    """The server's word that nobody listens counts until somebody answers."""
     pauses = Pauses()
     pauses.due(0.0)
     pauses.receive_reply(0, 503, b"", 0.0)
@@ -108,9 +102,7 @@ def test_nobody_listens():
 
 
 def test_who_is_not_heard_of_any_more_has_ended():
-    """
-    A producer that owes no receipt is forgotten ten seconds after its last word.
-    """
+    """A producer that owes no receipt is forgotten ten seconds after its last word."""
     pauses = Pauses()
     pauses.due(0.0)
     found(pauses, 0.0, 7, 8)
@@ -152,9 +144,7 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
 
 
 def test_b7_who_begins_where_nothing_is_paused_is_told_so():
-    """
-    B7: at once, without a command; then it is known.
-    """
+    """B7: at once, without a command; then it is known."""
     pauses = Pauses("control")
     pauses.due(0.0)
     sends = pauses.receive_start(Producer(7, True).encode(), 0.5)
@@ -166,9 +156,7 @@ def test_b7_who_begins_where_nothing_is_paused_is_told_so():
 
 
 def test_who_has_ended_is_counted():
-    """
-    Writers that came and went, and were told.
-    """
+    """Writers that came and went, and were told."""
     pauses = Pauses()
     pauses.pause("a", QUOTA, 60.0)
     pauses.due(0.0)
@@ -189,9 +177,7 @@ def test_who_has_ended_is_counted():
 
 
 def test_b22_a_receipt_in_time_is_all():
-    """
-    B22: who acknowledges within the wait is told nothing more before the second is over.
-    """
+    """B22: who acknowledges within the wait is told nothing more before the second is over."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -228,9 +214,7 @@ def test_b23_without_a_receipt_the_whole_connection_is_to_pause():
 
 
 def test_b23_a_receipt_is_of_one_command():
-    """
-    B23: who acknowledged one of two commands, and not the other, gets the fallback.
-    """
+    """B23: who acknowledged one of two commands, and not the other, gets the fallback."""
     pauses = Pauses()
     pauses.pause("a", QUOTA, 60.0)
     pauses.pause("b", QUOTA, 60.0)
@@ -243,9 +227,7 @@ def test_b23_a_receipt_is_of_one_command():
 
 
 def test_what_a_later_command_replaces_owes_no_receipt():
-    """
-    Of commands that nobody waits for, only the latest is kept.
-    """
+    """Of commands that nobody waits for, only the latest is kept."""
     pauses = Pauses()
     pauses.pause(">", PENDING, 60.0)
     pauses.due(0.0)
@@ -256,9 +238,7 @@ def test_what_a_later_command_replaces_owes_no_receipt():
 
 
 def test_b23_who_stays_silent_is_named():
-    """
-    B23: who does not acknowledge the fallback either is silent; others are not held up by it.
-    """
+    """B23: who does not acknowledge the fallback either is silent; others are not held up by it."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -274,9 +254,7 @@ def test_b23_who_stays_silent_is_named():
 
 
 def test_b23_a_late_receipt_counts():
-    """
-    B23: until the next command comes, a receipt says that the producer is paused.
-    """
+    """B23: until the next command comes, a receipt says that the producer is paused."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -290,9 +268,7 @@ def test_b23_a_late_receipt_counts():
 
 
 def test_b23_a_round_without_a_receipt_is_not_forgotten():
-    """
-    B23: who missed one and acknowledged the next one is named all the same.
-    """
+    """B23: who missed one and acknowledged the next one is named all the same."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -306,9 +282,7 @@ def test_b23_a_round_without_a_receipt_is_not_forgotten():
 
 
 def test_b23_who_is_gone_is_not_silent():
-    """
-    B23: the server says that nobody listens any more; every task ends some day.
-    """
+    """B23: the server says that nobody listens any more; every task ends some day."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -322,9 +296,7 @@ def test_b23_who_is_gone_is_not_silent():
 
 
 def test_b2_a_receipt_as_the_document_has_it():
-    """
-    B2: `request_id` alone is understood, for each producer has commands of its own.
-    """
+    """B2: `request_id` alone is understood, for each producer has commands of its own."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -365,9 +337,7 @@ def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
     ids=["nothing", "no JSON", "no object", "unknown", "another command", "another producer"],
 )
 def test_what_is_no_receipt_changes_nothing(data):
-    """
-    Such a reply is no receipt; the fallback follows.
-    """
+    """Such a reply is no receipt; the fallback follows."""
     pauses = Pauses()
     pauses.pause("a", QUOTA, 60.0)
     pauses.due(0.0)
@@ -382,9 +352,7 @@ def test_what_is_no_receipt_changes_nothing(data):
 
 
 def test_b24_a_pause_is_issued_each_second_while_it_lasts():
-    """
-    B24, B7: each second, for the second and the margin, never beyond the end.
-    """
+    """B24, B7: each second, for the second and the margin, never beyond the end."""
     pauses = Pauses()
     found(pauses, 0.0, 7)
     pauses.pause("orders.*", QUOTA, 3.25)
@@ -401,9 +369,7 @@ def test_b24_a_pause_is_issued_each_second_while_it_lasts():
 
 
 def test_b24_who_appears_meanwhile_is_told_on_sight():
-    """
-    B24: for what is left of the window that the others were told.
-    """
+    """B24: for what is left of the window that the others were told."""
     pauses = Pauses()
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
@@ -458,9 +424,7 @@ def test_a_pause_that_grows_is_issued_in_time():
 
 
 def test_b8_filters_and_reasons_are_told_side_by_side():
-    """
-    B8: each has its own window and its own receipt; one fallback stands for all of them.
-    """
+    """B8: each has its own window and its own receipt; one fallback stands for all of them."""
     pauses = Pauses()
     found(pauses, 0.0, 7)
     pauses.pause("a", QUOTA, 60.0)
@@ -482,9 +446,7 @@ def test_b8_filters_and_reasons_are_told_side_by_side():
 
 
 def test_b24_the_end_lifts():
-    """
-    B24: pause 0 to all that know the protocol, and no command after that.
-    """
+    """B24: pause 0 to all that know the protocol, and no command after that."""
     pauses = Pauses()
     found(pauses, 0.0, 7, 8)
     pauses.pause("orders.*", QUOTA, 60.0)
@@ -503,9 +465,7 @@ def test_b24_the_end_lifts():
 
 
 def test_b24_the_end_lifts_fallbacks_too():
-    """
-    B24: who was paused as a whole gets its connection back, and only that is waited for.
-    """
+    """B24: who was paused as a whole gets its connection back, and only that is waited for."""
     pauses = Pauses()
     found(pauses, 0.0, 7, 8)
     pauses.pause("orders.*", QUOTA, 60.0)
@@ -523,9 +483,7 @@ def test_b24_the_end_lifts_fallbacks_too():
 
 
 def test_b23_a_lift_is_told_again_and_never_becomes_a_pause():
-    """
-    B23: who does not acknowledge a lift is told it once more, and then named.
-    """
+    """B23: who does not acknowledge a lift is told it once more, and then named."""
     pauses = Pauses()
     found(pauses, 0.0, 7)
     first = told(pauses.lift("orders.*", QUOTA, 0.0))[7]
@@ -538,9 +496,7 @@ def test_b23_a_lift_is_told_again_and_never_becomes_a_pause():
 
 
 def test_repr_shows_the_state():
-    """
-    It says what is paused, and with how many.
-    """
+    """It says what is paused, and with how many."""
     pauses = Pauses()
     found(pauses, 0.0, 7)
     pauses.pause("a.*", QUOTA, 1.0)

@@ -34,9 +34,7 @@ print("ended")
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_amid_the_wait_ends_it(name):
-    """
-    At whichever line of the wait, its library's included, the signal comes.
-    """
+    """At whichever line of the wait, its library's included, the signal comes."""
     run = subprocess.run(
         [sys.executable, "-c", _PROGRAM, name], capture_output=True, text=True, timeout=60
     )
@@ -45,9 +43,7 @@ def test_a_signal_amid_the_wait_ends_it(name):
 
 
 def test_the_second_one_ends_the_program():
-    """
-    Also where nobody looks whether the first has come.
-    """
+    """Also where nobody looks whether the first has come."""
     program = "from pyspark_jetstream.operations.stopping import Stop; import os, signal\n"
     program += "Stop()\nfor _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\nprint('late')"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -30,9 +30,7 @@ def either(request, monkeypatch):
 
 
 def test_lines_are_plain(capsys):
-    """
-    Each argument is one line, on either stream.
-    """
+    """Each argument is one line, on either stream."""
     conceal(SECRET)
     terminal.say(EVIL, "two", ValueError(f"{EVIL} {SECRET}"))
     terminal.complain(EVIL, "two", 3)
@@ -73,9 +71,7 @@ def test_a_long_line_fits_the_terminal(capsys, monkeypatch):
 
 
 def test_json_stays_json(capsys):
-    """
-    Other programs read what was there.
-    """
+    """Other programs read what was there."""
     terminal.say_json({"a": EVIL, "b": [1, {"c": "ä"}]}, indent=1)
 
     out = capsys.readouterr().out
@@ -84,9 +80,7 @@ def test_json_stays_json(capsys):
 
 
 def test_tables_are_plain(either, capsys):
-    """
-    Cells with markup of rich's stay as they are, too.
-    """
+    """Cells with markup of rich's stay as they are, too."""
     terminal.show([{"a": EVIL, "b": "[red]1[/red]"}, {"a": "x", "b": 2}])
 
     out = capsys.readouterr().out
@@ -136,9 +130,7 @@ def test_a_table_that_does_not_fit(width, lines):
 
 
 def test_what_programs_show_of_others_is_plain(either, capsys):
-    """
-    Names of streams, consumers, queries and hosts.
-    """
+    """Names of streams, consumers, queries and hosts."""
     with progress.copying() as copied:
         copied([Copied(EVIL, 1, 2)])
     with progress.living(lambda: [{"name": EVIL, "state": EVIL}]) as living:
@@ -151,9 +143,7 @@ def test_what_programs_show_of_others_is_plain(either, capsys):
 
 
 def test_an_inspection_is_plain(either, capsys):
-    """
-    Whatever of it a stranger has written.
-    """
+    """Whatever of it a stranger has written."""
 
     def evil(kind):
         """A state of which each text is a stranger's."""
@@ -204,9 +194,7 @@ def test_on_a_low_terminal_the_problems_come_first():
 
 
 def test_nobody_else_prints():
-    """
-    `print`, the standard streams and rich's console are for `operations.terminal`.
-    """
+    """`print`, the standard streams and rich's console are for `operations.terminal`."""
     for module in HOUSE.keys() - {"testing"}:
         found = calls(HOUSE[module])
         drawing = {name for base, name in imports(HOUSE[module]) if base.startswith("rich.")}

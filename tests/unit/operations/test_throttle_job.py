@@ -48,9 +48,7 @@ def ended(capsys, arguments):
     ],
 )
 def test_what_is_not_valid(capsys, arguments, says):
-    """
-    A mistake ends it with status 2 before a server is asked, and its last line says which.
-    """
+    """A mistake ends it with status 2 before a server is asked, and its last line says which."""
     status, said = ended(capsys, arguments.split())
 
     assert status == 2
@@ -59,9 +57,7 @@ def test_what_is_not_valid(capsys, arguments, says):
 
 
 def test_no_server(capsys, monkeypatch):
-    """
-    Where no server can be reached, the status is 1 and one line says so.
-    """
+    """Where no server can be reached, the status is 1 and one line says so."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     status, said = ended(capsys, ["producers", *NOWHERE])
 
@@ -72,9 +68,7 @@ def test_no_server(capsys, monkeypatch):
 
 
 def test_the_examples_are_commands(capsys, monkeypatch):
-    """
-    Every command of the help, gets as far as the servers.
-    """
+    """Every command of the help, gets as far as the servers."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(ROOT)
     found = re.findall(r"^    pyspark-jetstream throttle (.*)$", throttle.__doc__, re.MULTILINE)
@@ -85,9 +79,7 @@ def test_the_examples_are_commands(capsys, monkeypatch):
 
 
 def test_the_help_names_the_statuses(capsys):
-    """
-    `--help` says what each exit status means.
-    """
+    """`--help` says what each exit status means."""
     with pytest.raises(SystemExit):
         commands.main(["throttle", "--help"])
     text = " ".join(capsys.readouterr().out.split())

@@ -23,9 +23,7 @@ from ...kits.options import rules_of
 
 
 def test_plain_blocks_go_as_they_came():
-    """
-    A8: without priorities and pauses a block is handed on untouched.
-    """
+    """A8: without priorities and pauses a block is handed on untouched."""
     one = admission()
     first, second = rows("a b a"), rows("b", 3)
     one.offer(first, 0.0, IDLE)
@@ -76,9 +74,7 @@ def test_a_large_queue_in_pieces():
 
 @pytest.mark.parametrize(("size", "expected"), [(QUEUE_ROWS, 10_000), (5, 20), (500, 500)])
 def test_a11_capacities(size, expected):
-    """
-    A11: one Arrow batch, or a number; 20 at least.
-    """
+    """A11: one Arrow batch, or a number; 20 at least."""
     assert queue_rows(size) == expected
 
 
@@ -134,9 +130,7 @@ def test_rows_that_were_paused_for_too_long_are_given_up():
 
 
 def test_rows_that_may_be_stored_are_not_given_up():
-    """
-    A paused row that was sent may be stored already: its write fails, it is no dead letter.
-    """
+    """A paused row that was sent may be stored already: its write fails, it is no dead letter."""
     rules = rules_of(throttle_max_wait_s=60.0, buries_paused=True)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a"), 0.0, FULL)
@@ -187,9 +181,7 @@ def test_i6_a_look_at_paused_rows_costs_the_same_however_many_subjects_wait(fail
 
 
 def test_where_no_row_may_make_room_none_is_copied():
-    """
-    In an overload it is looked for in each turn, while the queue may hold megabytes.
-    """
+    """In an overload it is looked for in each turn, while the queue may hold megabytes."""
     queue = RowQueue(by_subject=True)
     queue.append(Block.of(rows("a b"), pa.array([0.0, 0.0])))
     before = queue.merged()
@@ -202,9 +194,7 @@ def test_where_no_row_may_make_room_none_is_copied():
 
 
 def test_b14_failing_fast_leaves_short_pauses_alone():
-    """
-    B14: a pause that ends in time is waited for.
-    """
+    """B14: a pause that ends in time is waited for."""
     rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=0.0)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a"), 0.0, FULL)
@@ -241,9 +231,7 @@ def test_b15_refusals_without_end_are_a_pause_or_a_timeout(from_s, error):
 
 
 def test_a15_what_was_sent_fails_after_publish_timeout():
-    """
-    A15, I8: it does not wait for ever: `publishTimeout` counts from its first sending.
-    """
+    """A15, I8: it does not wait for ever: `publishTimeout` counts from its first sending."""
     rules = rules_of(queue_timeout_s=5.0, publish_timeout_s=60.0)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a.l"), 0.0, FULL)

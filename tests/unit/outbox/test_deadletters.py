@@ -99,9 +99,7 @@ def test_headers_for_the_rows_own_stream_are_renamed(name, becomes):
 
 
 def test_rows_without_headers_ids_and_priorities():
-    """
-    A row that has nothing but subject and payload has no id as a dead letter either.
-    """
+    """A row that has nothing but subject and payload has no id as a dead letter either."""
     rows = pa.record_batch({"subject": ["a", "b"], "data": ["x", "y"]})
     letters = DeadLetters("dlq", "q", 0).of(builder().build(rows), "r")
 
@@ -136,9 +134,7 @@ def test_rows_out_of_the_middle_keep_their_numbers_and_priorities():
 
 
 def test_no_rows():
-    """
-    No rows are no dead letters.
-    """
+    """No rows are no dead letters."""
     letters = DeadLetters("dlq.{subject}", "q", 0, max_payload=10).of(built([ROW]).slice(0, 0), "r")
 
     assert len(letters) == 0
@@ -168,9 +164,7 @@ def test_no_rows():
     ],
 )
 def test_templates(template, subject, says):
-    """
-    A template must give subjects to publish on, and none of the write's own.
-    """
+    """A template must give subjects to publish on, and none of the write's own."""
     found = template_fault(template, subject)
 
     assert (found is None) if says is None else (found is not None and says in found)
@@ -186,9 +180,7 @@ def test_templates(template, subject, says):
     ],
 )
 def test_rows_that_cannot_be_dead_letters(template, subjects, says):
-    """
-    A row that is a dead letter already, or whose subject has no room for more, is an error.
-    """
+    """A row that is a dead letter already, or whose subject has no room for more, is an error."""
     messages = built([(subject, b"", None, None) for subject in subjects])
     with pytest.raises(RowError) as raised:
         DeadLetters(template, "q", 0).of(messages, "r")
@@ -197,9 +189,7 @@ def test_rows_that_cannot_be_dead_letters(template, subjects, says):
 
 
 def test_only_subjects_of_the_rows_count():
-    """
-    A block may know subjects that none of its rows has; those are not looked at.
-    """
+    """A block may know subjects that none of its rows has; those are not looked at."""
     messages = built([("dlq.a", b"", None, None), ("b", b"", None, None)]).slice(1, 1)
 
     assert len(DeadLetters("dlq.{subject}", "q", 0).of(messages, "r")) == 1
@@ -238,9 +228,7 @@ def test_a_dead_letter_is_larger_than_its_row():
     ],
 )
 def test_a_rejected_row_is_a_dead_letter_whatever_its_subject(template, subject, to, kept):
-    """
-    It must not stop the write; a subject that is none, or too long for a header, is left out.
-    """
+    """It must not stop the write; a subject that is none, or too long for a header, is left out."""
     row = replace(messages([subject]), faults=pa.array(["why"]))
     letters = DeadLetters(template, "q", 0, 1 << 20, reserved("ops.pause"))
     found = letters.of(row, pa.array(["Rejected: why"]), rejected=True)
@@ -273,9 +261,7 @@ def test_what_is_too_large_for_a_dead_letter_is_left_out(id, data, header):
 
 
 def test_a_reason_without_end_is_cut():
-    """
-    It may show what a stranger wrote.
-    """
+    """It may show what a stranger wrote."""
     found = DeadLetters("dead", "q", 0).of(messages(["a"]), pa.array(["é" * 70_000]), rejected=True)
 
     assert dict(lines_of(found)[0])["Jetstream-Sink-Reason"] == "é" * 1000

@@ -26,9 +26,7 @@ def command(subject: str, pause_s: float, request_id: int = 1, reason: Reason = 
 
 
 def test_b7_a_writer_says_who_it_is_and_where():
-    """
-    B7: its first word is that of discovery, on `<throttleSubject>.active`.
-    """
+    """B7: its first word is that of discovery, on `<throttleSubject>.active`."""
     operators = Operators("control", Producer(7, True))
 
     assert operators.listens == ("control", "control.7")
@@ -57,9 +55,7 @@ def test_b7_rows_are_held_until_there_is_an_answer():
 
 
 def test_b7_what_is_in_force_is_there_when_rows_go():
-    """
-    B7: the commands come before the answer; each has its receipt.
-    """
+    """B7: the commands come before the answer; each has its receipt."""
     operators = Operators("control", Producer(7, True))
     operators.announce(0.0)
     receipt = operators.heard(command("orders.*", 1.2, 3), 0.01)
@@ -95,9 +91,7 @@ def test_b16_an_answer_to_discovery_says_what_is_paused():
 
 
 def test_b21_of_many_subjects_some_are_shown():
-    """
-    B21: the first 32 it has sent to.
-    """
+    """B21: the first 32 it has sent to."""
     operators = Operators("control", Producer(7, True))
     operators.sent(f"a.{number}" for number in range(20))
     operators.sent(f"b.{number}" for number in range(20))

@@ -65,9 +65,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 30))
 def test_random_commands(seed):
-    """
-    B5 to B9, B11, B12, B15: whatever is said in whatever order.
-    """
+    """B5 to B9, B11, B12, B15: whatever is said in whatever order."""
     rng, now = random.Random(seed), 0.0
     table, model = PauseTable(), Model()
     counted: dict[tuple[Reason, str], int] = {}
@@ -135,9 +133,7 @@ def test_filters_are_bounded():
 
 
 def test_a_lift_ends_what_its_filter_covers_and_no_other_reason():
-    """
-    A narrower lift inside a wider pause does nothing.
-    """
+    """A narrower lift inside a wider pause does nothing."""
     table = PauseTable()
     say(table, "a.*", 9.0, 0.0)
     say(table, "a.b.c", 9.0, 0.0)
@@ -151,9 +147,7 @@ def test_a_lift_ends_what_its_filter_covers_and_no_other_reason():
 
 
 def test_a_pause_is_met_once_however_often_it_is_renewed():
-    """
-    The time counts as it passes; what is lifted counts what there was of it.
-    """
+    """The time counts as it passes; what is lifted counts what there was of it."""
     table = PauseTable()
     for second in range(60):
         say(table, "a", 1.5, float(second))
@@ -165,9 +159,7 @@ def test_a_pause_is_met_once_however_often_it_is_renewed():
 
 
 def test_long_filters_are_matched():
-    """
-    More than one regular expression may hold.
-    """
+    """More than one regular expression may hold."""
     filters = [f"{'t' * 400}{number}.*" for number in range(100)]
     matcher = Matcher(filters)
     subjects = [f"{'t' * 400}{number}.x" for number in range(0, 120, 7)]

@@ -103,9 +103,7 @@ class Model:
 
 
 def test_a1_labels():
-    """
-    A1: three priorities, the lower the more urgent, and their labels.
-    """
+    """A1: three priorities, the lower the more urgent, and their labels."""
     assert [(each.value, each.label) for each in Priority] == [
         (0, "critical"), (1, "normal"), (2, "noncritical"),
     ]  # fmt: skip
@@ -178,17 +176,13 @@ def test_a2_to_a7_the_first_opinion_decides(seed):
     ],
 )
 def test_a6_what_is_no_priority_is_an_error(said, error):
-    """
-    A6: a number of no priority, and what is no number, fail the task.
-    """
+    """A6: a number of no priority, and what is no number, fail the task."""
     with pytest.raises(error, match="priorityResolver returned"):
         priorities_of(resolver=lambda publish: said).of(Block(["a"]))
 
 
 def test_a6_what_a_function_raises_fails_the_task():
-    """
-    A6: never silently normal.
-    """
+    """A6: never silently normal."""
 
     def decide(publish):
         raise KeyError("tenant")
@@ -210,8 +204,6 @@ def test_a6_what_a_function_raises_fails_the_task():
     ],
 )
 def test_mistakes_in_options(parse, text, expected):
-    """
-    In an option, unlike in a row, what is no name of a priority is an error.
-    """
+    """In an option, unlike in a row, what is no name of a priority is an error."""
     with pytest.raises(ValueError, match=expected):
         parse(text)

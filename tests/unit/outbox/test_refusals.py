@@ -41,9 +41,7 @@ def test_a_subject_is_tried_with_few_rows_at_first():
 
 
 def test_waits_grow_while_refusals_follow_each_other():
-    """
-    Up to a second; a subject that was well for five seconds begins with the shortest.
-    """
+    """Up to a second; a subject that was well for five seconds begins with the shortest."""
     one, now, waits = Refusals(), 0.0, []
     for _ in range(5):
         until = refuse(one, "a", now)

@@ -60,9 +60,7 @@ def test_each_subject_has_its_stream_or_none():
 
 
 def test_the_answer_does_not_depend_on_what_was_asked_before():
-    """
-    Streams asked lately are tried first; that changes the speed and nothing else.
-    """
+    """Streams asked lately are tried first; that changes the speed and nothing else."""
     targets = all_of(STREAMS)
     first = names(targets, ["orders.us.1", "all.x", "k.x.1", "no"])
     names(targets, ["k.x.1", "k.x.2"])
@@ -71,9 +69,7 @@ def test_the_answer_does_not_depend_on_what_was_asked_before():
 
 
 def test_the_answer_does_not_depend_on_how_many_streams_there_are():
-    """
-    Of many streams, too, subjects are known.
-    """
+    """Of many streams, too, subjects are known."""
     configs = [{"name": f"S{n}", "subjects": [f"s{n}.>", f"t{n}"]} for n in range(9)]
     targets = all_of(configs)
     subjects = [f"s{n}.x" for n in range(9)] + ["no", "t3"]
@@ -166,9 +162,7 @@ def test_two_threads_may_look_at_once(streams):
 
 
 def test_subjects_of_many_streams_are_looked_up_and_not_tried(monkeypatch):
-    """
-    New subjects of streams that take all behind some tokens need no filter tried.
-    """
+    """New subjects of streams that take all behind some tokens need no filter tried."""
     targets = all_of([{"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(100)])
     targets.of(pa.array([f"s.{n}.x" for n in range(100)]))
     monkeypatch.delattr(targets_module, "_matched")
@@ -178,9 +172,7 @@ def test_subjects_of_many_streams_are_looked_up_and_not_tried(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_target_takes_what_its_filters_match(seed):
-    """
-    Arrow's kernels select as `subjects.matches` does, for any filters and subjects.
-    """
+    """Arrow's kernels select as `subjects.matches` does, for any filters and subjects."""
     rng = random.Random(seed)
     words = ["a", "b+", "é", "c-1", "*x", "{d}", "$e", "a b"[0]]
 
@@ -201,9 +193,7 @@ def test_a_target_takes_what_its_filters_match(seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_faulty_finds_what_is_no_subject(seed):
-    """
-    The pattern for Arrow's kernels and the function that explains a fault agree.
-    """
+    """The pattern for Arrow's kernels and the function that explains a fault agree."""
     import pyarrow.compute as pc
 
     rng = random.Random(seed)
@@ -215,9 +205,7 @@ def test_faulty_finds_what_is_no_subject(seed):
 
 
 def test_the_names_of_streams_as_far_as_they_were_found():
-    """
-    Nothing is looked up for them.
-    """
+    """Nothing is looked up for them."""
     targets = all_of(STREAMS)
     names(targets, ["orders.us.1", "all.x"])
 
@@ -226,9 +214,7 @@ def test_the_names_of_streams_as_far_as_they_were_found():
 
 
 def test_nothing_is_looked_up_behind_the_first_without_a_stream():
-    """
-    So the first null names a subject that has none; each stream is looked up once.
-    """
+    """So the first null names a subject that has none; each stream is looked up once."""
     asked = []
     known = Target.parse(STREAMS[1])
     targets = targets_of(
@@ -241,9 +227,7 @@ def test_nothing_is_looked_up_behind_the_first_without_a_stream():
 
 
 def test_a_configuration_without_limits_can_be_written_exactly_once():
-    """
-    The server's defaults are fine; a duplicate window that is not named is two minutes.
-    """
+    """The server's defaults are fine; a duplicate window that is not named is two minutes."""
     target = Target.parse({"name": "S", "subjects": ["s"], "max_msgs_per_subject": -1})
 
     assert target.duplicate_window_s == 120

@@ -35,9 +35,7 @@ def command(subject: str, pause_s: float, reason: Reason = QUOTA, request_id: in
 
 
 def test_b1_reasons():
-    """
-    B1: the five reasons with PIP-385's numbers; on the wire names, numbers are taken, too.
-    """
+    """B1: the five reasons with PIP-385's numbers; on the wire names, numbers are taken, too."""
     assert [(reason.name, reason.value) for reason in Reason] == [
         ("TopicProduceQuotaExceeded", 0),
         ("ResourceGroupProduceQuotaExceeded", 1),
@@ -66,9 +64,7 @@ def test_b1_reasons():
     ids=lambda said: type(said).__name__,
 )
 def test_b3_messages_are_what_they_were(said):
-    """
-    B3: each message names its type, and comes back as it was.
-    """
+    """B3: each message names its type, and comes back as it was."""
     assert understand(said.encode()) == said
     assert "type" in json.loads(said.encode())
 
@@ -114,9 +110,7 @@ GOOD = {
     ],
 )
 def test_b4_what_is_malformed_has_no_receipt_and_no_effect(data):
-    """
-    B4: no receipt, so that the controller falls back; it is counted, and nothing is paused.
-    """
+    """B4: no receipt, so that the controller falls back; it is counted, and nothing is paused."""
     operators = writer()
     throttle = operators.throttle
 
@@ -126,9 +120,7 @@ def test_b4_what_is_malformed_has_no_receipt_and_no_effect(data):
 
 
 def test_b4_unknown_fields_are_ignored():
-    """
-    B4: a later version's fields are no fault.
-    """
+    """B4: a later version's fields are no fault."""
     operators = writer()
 
     assert operators.heard(json.dumps(GOOD | {"colour": "red"}).encode(), 0.0)
@@ -136,9 +128,7 @@ def test_b4_unknown_fields_are_ignored():
 
 
 def test_producer_ids_are_exact_in_json():
-    """
-    53 bits, the same for the same attempt, another for another.
-    """
+    """53 bits, the same for the same attempt, another for another."""
     ids = {new_producer_id(("query", 3, 1, attempt)) for attempt in range(100)}
 
     assert len(ids) == 100
@@ -151,9 +141,7 @@ def test_producer_ids_are_exact_in_json():
 
 @pytest.mark.parametrize(("paused_s", "is_throttled"), [(79.0, False), (81.0, True)])
 def test_b15_the_pause_is_the_error_above_four_fifths_of_the_time(paused_s, is_throttled):
-    """
-    B15: B/T = 0.79 is a timeout, 0.81 a `ProducerThrottledError` with all there is to know.
-    """
+    """B15: B/T = 0.79 is a timeout, 0.81 a `ProducerThrottledError` with all there is to know."""
     throttle = Throttle()
     throttle.table.command(command("a.*", paused_s, request_id=42), 0.0)
     error = throttle.error("a.b", 0.0, 100.0)
@@ -165,9 +153,7 @@ def test_b15_the_pause_is_the_error_above_four_fifths_of_the_time(paused_s, is_t
 
 
 def test_b15_a_window_that_is_renewed_counts_as_one():
-    """
-    B15: a pause that is issued again each second is one pause; a lift ends it there.
-    """
+    """B15: a pause that is issued again each second is one pause; a lift ends it there."""
     throttle = Throttle()
     for second in range(90):
         throttle.table.command(command("a.*", 1.5, request_id=second), float(second))
@@ -180,9 +166,7 @@ def test_b15_a_window_that_is_renewed_counts_as_one():
 
 
 def test_b15_a_word_without_a_pause_is_a_reason():
-    """
-    B6, B15: until a PubAck comes.
-    """
+    """B6, B15: until a PubAck comes."""
     throttle = Throttle()
     throttle.table.command(command("a", 0.0, SERVER, 5), 0.0)
     error = throttle.error("a", 0.0, 9.0)
@@ -210,9 +194,7 @@ def test_b15_many_refusals_are_one_cause():
 
 
 def test_b20_without_any_command_nothing_is_asked():
-    """
-    B20: a writer that never hears of the control subject looks at no subject.
-    """
+    """B20: a writer that never hears of the control subject looks at no subject."""
     throttle = Throttle()
 
     assert throttle.table.mask(None, 0.0) is throttle.refusals.mask(None, 0.0) is None

@@ -36,9 +36,7 @@ from pyspark_jetstream.publish.lanes.answers import classify, puback_pattern
     ],
 )
 def test_answers_are_classified(status, data, kind, err_code):
-    """
-    Every answer of a server to a publish means one of seven things.
-    """
+    """Every answer of a server to a publish means one of seven things."""
     outcome = classify(status, "", data)
 
     assert (outcome.kind, outcome.err_code) == (kind, err_code)

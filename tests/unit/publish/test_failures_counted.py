@@ -78,9 +78,7 @@ def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, status, err_code,
 
 
 def test_a_subject_at_its_own_limit_is_ignored():
-    """
-    I6: it says nothing of the others; the limit of the stream does.
-    """
+    """I6: it says nothing of the others; the limit of the stream does."""
     lane = lane_of()
     lane.offer(messages(["a", "b"]))
     rows, server = sent(lane), ModelServer()
@@ -95,9 +93,7 @@ def test_a_subject_at_its_own_limit_is_ignored():
 
 
 def test_what_a_broken_connection_loses_is_ignored():
-    """
-    Everything on the wire that has to go again.
-    """
+    """Everything on the wire that has to go again."""
     lane, server = lane_of(), ModelServer()
     lane.offer(messages(["a"] * 7))
     sent(lane)
@@ -110,9 +106,7 @@ def test_what_a_broken_connection_loses_is_ignored():
 
 
 def test_silence_is_not_ignored():
-    """
-    It is push-back.
-    """
+    """It is push-back."""
     lane = lane_of()
     lane.offer(messages(["a"] * 7))
     sent(lane)
@@ -126,9 +120,7 @@ def test_silence_is_not_ignored():
 
 
 def test_what_is_refused_for_good_is_rejected(monkeypatch):
-    """
-    Each row that becomes a dead letter for it; and the one for which a task fails.
-    """
+    """Each row that becomes a dead letter for it; and the one for which a task fails."""
     never = dict.fromkeys([3, 5, 11], TOO_LARGE)
     options = {"dead_letter_subject": "dlq", "rejects": True}
     world, _ = picky(monkeypatch, random.Random(1), 20, never, **options)
@@ -147,9 +139,7 @@ def test_what_is_refused_for_good_is_rejected(monkeypatch):
 
 
 def test_receipts_and_reports_bypass_the_limit(monkeypatch):
-    """
-    Each that was sent counts once.
-    """
+    """Each that was sent counts once."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     world = world_of(monkeypatch, metrics_subject="m", metrics_interval_s=0.5)
     elsewhere(monkeypatch, world)
@@ -198,9 +188,7 @@ def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch):
 
 
 def test_a_lane_is_frozen_until_it_is_settled():
-    """
-    Sending is no freezing; what has to go again is, and that it goes one by one, too.
-    """
+    """Sending is no freezing; what has to go again is, and that it goes one by one, too."""
     lane, server = lane_of(), ModelServer()
     lane.offer(messages(["a"] * 7))
     frozen = [lane.is_frozen]
@@ -219,9 +207,7 @@ def test_a_lane_is_frozen_until_it_is_settled():
 
 
 def test_retries_are_late_when_the_id_is_forgotten():
-    """
-    Sent at 0, again at 6 and at 12, and known for 10 seconds: the last one is late.
-    """
+    """Sent at 0, again at 6 and at 12, and known for 10 seconds: the last one is late."""
     lane, late = lane_of(forgets_s=10.0), []
     lane.offer(messages(["a"] * 3))
     for now in (0.0, 6.0, 12.0):
@@ -233,9 +219,7 @@ def test_retries_are_late_when_the_id_is_forgotten():
 
 
 def test_what_was_refused_is_never_late():
-    """
-    It is not stored, however long that takes.
-    """
+    """It is not stored, however long that takes."""
     lane, server = lane_of(forgets_s=1.0), ModelServer()
     lane.offer(messages(["a"]))
     for now in (0.0, 10.0, 20.0):
@@ -273,9 +257,7 @@ def test_what_a_pause_held_back_may_be_late(is_refused):
 
 
 def test_what_was_held_back_and_lost_again_is_late_from_the_first():
-    """
-    Sent at 0, known for a minute, sent again at 50, which is not late; and at 100.
-    """
+    """Sent at 0, known for a minute, sent again at 50, which is not late; and at 100."""
     lane, late = lane_of(forgets_s=60.0), []
     lane.offer(messages(["a"]))
     sent(lane)

@@ -33,9 +33,7 @@ def by_hand(of: Messages, row: int, ordinal: int) -> bytes:
 @pytest.mark.parametrize("headers", ["none", "all", "some"])
 @pytest.mark.parametrize("seed", fresh(__name__, 3))
 def test_frames_are_the_same_wherever_their_payloads_are(most, headers, seed):
-    """
-    Of any run of any part of a batch, some payloads being empty; large ones are not copied.
-    """
+    """Of any run of any part of a batch, some payloads being empty; large ones are not copied."""
     chance = random.Random(seed)
     count = chance.randint(5, 40)
     data = [chance.randbytes(chance.randint(most // 2, most)) for _ in range(count)]
@@ -63,9 +61,7 @@ def test_frames_are_the_same_wherever_their_payloads_are(most, headers, seed):
 
 
 def test_frames_may_be_more_than_an_array_of_bytes_holds():
-    """
-    Payloads of 2 GiB but for 200 bytes are counted right with what is around them.
-    """
+    """Payloads of 2 GiB but for 200 bytes are counted right with what is around them."""
     count, total = 34, (1 << 31) - 200
     ends = [total * row // count for row in range(count + 1)]
     parts = pa.py_buffer(struct.pack(f"{count + 1}i", *ends)), pa.py_buffer(mmap.mmap(-1, total))
@@ -78,9 +74,7 @@ def test_frames_may_be_more_than_an_array_of_bytes_holds():
 
 
 def test_a_large_payload_that_goes_again_is_the_same_bytes():
-    """
-    What is lost of large rows goes again, a chunk at a time, and is given up at its time.
-    """
+    """What is lost of large rows goes again, a chunk at a time, and is given up at its time."""
     lane = Lane(PREFIX, terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
     sent = parse(joined(lane.frames_to_send(0.0, 1 << 20)))

@@ -75,9 +75,7 @@ def test_rows_that_are_not_framed_wait_for_room():
 
 
 def test_rows_of_later_offers_follow():
-    """
-    Ordinals go on from offer to offer, whatever the parts; the rows keep their numbers.
-    """
+    """Ordinals go on from offer to offer, whatever the parts; the rows keep their numbers."""
     lane = new_lane()
     lane.offer(messages(["a"] * 3))
     lane.offer(messages([]))
@@ -96,9 +94,7 @@ def test_rows_of_later_offers_follow():
 
 @pytest.mark.parametrize("mark", [b"", b',"duplicate": true'], ids=["stored", "duplicates"])
 def test_a_run_of_pubacks_is_taken_at_one_go(mark):
-    """
-    A buffer of nothing but PubAcks settles their rows, as duplicates if it says so of all.
-    """
+    """A buffer of nothing but PubAcks settles their rows, as duplicates if it says so of all."""
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
     lane.frames_to_send(0.0, 1 << 17)
@@ -135,9 +131,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
     ],
 )
 def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
-    """
-    One frame of another kind among the PubAcks, and none of them is taken.
-    """
+    """One frame of another kind among the PubAcks, and none of them is taken."""
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
     lane.frames_to_send(0.0, 1 << 17)
@@ -149,9 +143,7 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
 
 @pytest.mark.parametrize("seqs", [range(1, 9), range(7, 15), range(95, 103)], ids=str)
 def test_pubacks_that_are_not_alike_are_taken_as_well(seqs):
-    """
-    Where the sequence gets another digit, or a stream has another name, the run is still one.
-    """
+    """Where the sequence gets another digit, or a stream has another name, the run is still one."""
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
     lane.frames_to_send(0.0, 1 << 17)
@@ -167,9 +159,7 @@ def test_pubacks_that_are_not_alike_are_taken_as_well(seqs):
 
 
 def test_pubacks_of_counters_are_taken_at_one_go():
-    """
-    Each has the sum of its counter.
-    """
+    """Each has the sum of its counter."""
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
     lane.frames_to_send(0.0, 1 << 17)
@@ -197,9 +187,7 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
 
 
 def test_strict_has_one_of_a_subject_on_the_wire():
-    """
-    Of each subject the next row goes when the one before it is stored, sent again or not.
-    """
+    """Of each subject the next row goes when the one before it is stored, sent again or not."""
     lane = Lane(PREFIX, terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages(["a", "b", "a", "a"]))
     first = parse(bytes(lane.frames_to_send(0.0, 1 << 20)))

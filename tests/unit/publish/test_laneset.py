@@ -65,9 +65,7 @@ def test_a12_push_back_is_of_a_stream(rows, places, are_known):
 
 
 def test_a12_silence_is_push_back_now():
-    """
-    A12: of all streams whose rows were not answered.
-    """
+    """A12: of all streams whose rows were not answered."""
     lanes = lanes_of()
     refuse(lanes, [], 0, "", 100.0)
     lanes.rows.expire(200.0)
@@ -76,9 +74,7 @@ def test_a12_silence_is_push_back_now():
 
 
 def test_a12_what_is_none():
-    """
-    A12: a subject's own limit, and what dead letters meet.
-    """
+    """A12: a subject's own limit, and what dead letters meet."""
     lanes = lanes_of()
     refuse(lanes, [0, 1], 10077, "maximum messages per subject exceeded", 100.0)
     dead = lanes.letters

@@ -78,15 +78,11 @@ def run(monkeypatch: pytest.MonkeyPatch, answered: int) -> int:
 
 
 def test_what_has_arrived_is_read_before_rows_expire(monkeypatch):
-    """
-    Rows whose PubAcks wait in the socket are stored, however late their publisher looks.
-    """
+    """Rows whose PubAcks wait in the socket are stored, however late their publisher looks."""
     assert run(monkeypatch, COUNT) == COUNT
 
 
 def test_what_has_not_arrived_expires(monkeypatch):
-    """
-    One PubAck that is missing after `publishTimeout` fails the write.
-    """
+    """One PubAck that is missing after `publishTimeout` fails the write."""
     with pytest.raises(PublishTimeoutError, match="a"):
         run(monkeypatch, COUNT - 1)

@@ -38,9 +38,7 @@ def numbers(parts: list[Messages]) -> list[int]:
 
 
 def test_a_row_that_is_stored_has_no_deadline():
-    """
-    One that came back and was stored does not shorten the time for the next connection.
-    """
+    """One that came back and was stored does not shorten the time for the next connection."""
     one = Lane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
     one.frames_to_send(100.0, 1 << 20)
@@ -68,9 +66,7 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
 
 
 def test_a_row_the_server_keeps_refusing_is_given_up():
-    """
-    One that was sent is, after `publishTimeout`.
-    """
+    """One that was sent is, after `publishTimeout`."""
     pauses = Throttle()
     one = Admission(rules_of(publish_timeout_s=10.0), pauses)
     one.offer(block("a", 0), 0.0, Load(0, 64))
@@ -96,9 +92,7 @@ class Full(ModelServer):
 
 @pytest.mark.parametrize("maximum", [2, 10_000])
 def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum):
-    """
-    Each waits longer and longer, also when there are more than the throttle has room for.
-    """
+    """Each waits longer and longer, also when there are more than the throttle has room for."""
     monkeypatch.setattr(refusals, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
     world.net.chaos = 0.0
@@ -151,9 +145,7 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
 
 @pytest.mark.parametrize("maximum", [2, 10_000])
 def test_more_subjects_at_their_limit_than_are_known(monkeypatch, maximum):
-    """
-    I1, I7: those that are not known wait all the same, and all is stored once there is room.
-    """
+    """I1, I7: those that are not known wait all the same, and all is stored once there is room."""
     monkeypatch.setattr(refusals, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
     world.net.chaos = 0.0
@@ -163,9 +155,7 @@ def test_more_subjects_at_their_limit_than_are_known(monkeypatch, maximum):
 
 
 def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch):
-    """
-    B6: then it explains nothing any more.
-    """
+    """B6: then it explains nothing any more."""
     world = World(monkeypatch, [block("ab", 0)], random.Random(1))
     world.net.chaos = 0.0
     world.publisher.pauses.throttle.table.command(command(1, ">", 0.0, 2), 0.0)
@@ -198,9 +188,7 @@ def test_i6_a_subject_at_its_limit_is_hardly_tried(monkeypatch):
 
 
 def test_lanes_are_handed_a_batch_of_rows_at_most(monkeypatch):
-    """
-    All of it may be given back: by each of an operator's commands, say, twenty a second.
-    """
+    """All of it may be given back: by each of an operator's commands, say, twenty a second."""
     world = World(monkeypatch, [block("ab" * 15_000, 0)], random.Random(1))
     world.net.chaos = 0.0
     handed, offer = [], Lane.offer

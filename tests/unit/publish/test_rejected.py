@@ -72,9 +72,7 @@ def test_without_it_the_task_fails(monkeypatch):
 
 
 def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
-    """
-    An answer without an err_code: no row is to blame.
-    """
+    """An answer without an err_code: no row is to blame."""
     fault = error(400, 0, "no stream says this")
     world, dead = picky(
         monkeypatch, random.Random(1), 20, dict.fromkeys(range(20), fault),
@@ -88,9 +86,7 @@ def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
 
 
 def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
-    """
-    It has nowhere else to go.
-    """
+    """It has nowhere else to go."""
     world, dead = picky(
         monkeypatch, random.Random(1), 20, {3: TOO_LARGE},
         dead_letter_subject="dlq", rejects=True,
@@ -103,9 +99,7 @@ def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
 
 
 def test_dead_letters_keep_their_order(monkeypatch):
-    """
-    Whatever the server said of each: restored, they are to follow each other as they did.
-    """
+    """Whatever the server said of each: restored, they are to follow each other as they did."""
     met = {row: error(400, 10071, f"wrong last sequence: {row % 2}") for row in range(6)}
     world, dead = picky(
         monkeypatch, random.Random(1), 6, met,
@@ -120,9 +114,7 @@ def test_dead_letters_keep_their_order(monkeypatch):
 
 
 def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch):
-    """
-    A22: Spark's iterator waits for the window of the dead letters.
-    """
+    """A22: Spark's iterator waits for the window of the dead letters."""
     world, dead = picky(
         monkeypatch, random.Random(1), 5_000, dict.fromkeys(range(5_000), TOO_LARGE),
         dead_letter_subject="dlq", rejects=True, publish_timeout_s=20.0,
@@ -136,9 +128,7 @@ def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch):
 
 
 def test_a_rejected_row_outlives_its_connection(monkeypatch):
-    """
-    The last row's rejection is read, and the connection breaks before it is a dead letter.
-    """
+    """The last row's rejection is read, and the connection breaks before it is a dead letter."""
     world, dead = picky(
         monkeypatch, random.Random(1), 1, {0: TOO_LARGE},
         dead_letter_subject="dlq", rejects=True,

@@ -29,9 +29,7 @@ def asked(supply: Supply) -> Any:
 
 
 def test_blocks_come_one_by_one_and_end():
-    """
-    Each when it was asked for; behind the last one it has ended, and nothing is left.
-    """
+    """Each when it was asked for; behind the last one it has ended, and nothing is left."""
     before = left()
     with Supply(iter("ab")) as supply:
         idle = supply.get()
@@ -44,9 +42,7 @@ def test_blocks_come_one_by_one_and_end():
 
 @pytest.mark.parametrize("error", [ValueError("row"), KeyboardInterrupt(), SystemExit(3)])
 def test_what_making_a_block_raises_surfaces(error):
-    """
-    I9: on the task's own thread, whatever it is; and nothing is left.
-    """
+    """I9: on the task's own thread, whatever it is; and nothing is left."""
 
     def blocks() -> Iterator[str]:
         yield "a"

@@ -30,9 +30,7 @@ def total(one: Telemetry, name: str, **labels: str) -> int:
 
 
 def test_totals_count_once():
-    """
-    What is new since the last time is added, whoever looks how often.
-    """
+    """What is new since the last time is added, whoever looks how often."""
     one = Telemetry()
     first = {name: count for count, name in enumerate(TOTALS, 1)}
     for totals in (first, first, {name: 2 * count for name, count in first.items()}):
@@ -56,9 +54,7 @@ def test_totals_count_once():
 
 
 def test_totals_are_those_of_lanes():
-    """
-    What each lane has counted adds up, under the stream it has at that time.
-    """
+    """What each lane has counted adds up, under the stream it has at that time."""
     one = Telemetry()
     one.count({"stored": 5}, "S", 0)
     one.count({"stored": 7, "drops": 1}, "T", 1)
@@ -106,9 +102,7 @@ def test_what_is_shed(are_kept):
 
 
 def test_blocked_seconds():
-    """
-    Time without asking for rows counts under its cause, and none after rows were asked for.
-    """
+    """Time without asking for rows counts under its cause, and none after rows were asked for."""
     one = Telemetry()
     causes = ["queue", "queue", "throttle", None, None, "queue", None]
     for now, cause in enumerate(causes):
@@ -143,9 +137,7 @@ def test_reports_are_due_at_their_times():
 
 
 def test_without_a_subject_nothing_is_ever_due():
-    """
-    Then nothing wakes the writer for it.
-    """
+    """Then nothing wakes the writer for it."""
     assert Reporter(Origin(), "run", math.inf).due == math.inf
 
 

@@ -72,9 +72,7 @@ def counted(*calls) -> MetricsSnapshot:
 
 
 def test_names_and_labels():
-    """
-    The metrics have the names, kinds and labels of the design, and the buckets it says.
-    """
+    """The metrics have the names, kinds and labels of the design, and the buckets it says."""
     found = {m.name: (m.kind, " ".join(m.labels)) for m in METRICS.values()}
 
     assert found == TABLE
@@ -155,9 +153,7 @@ STATE = (
     ],
 )
 def test_each_call_moves_its_series(call, name, series):
-    """
-    Two calls add to a counter, or say what a gauge is; nothing counted makes no series.
-    """
+    """Two calls add to a counter, or say what a gauge is; nothing counted makes no series."""
     found = counted(call, call).values[name]
 
     assert found == {labels: (value,) for labels, value in series.items()}
@@ -166,9 +162,7 @@ def test_each_call_moves_its_series(call, name, series):
 
 
 def test_gauges_that_are_over_are_zero():
-    """
-    What waits no more is not left standing.
-    """
+    """What waits no more is not left standing."""
     found = counted(lambda t: t.state(*STATE), lambda t: t.state([], [], 64, 9, stream))
 
     for name in ("queue_total", "concurrency_items_total"):
@@ -232,9 +226,7 @@ def test_buckets_end_at_their_bounds():
 
 
 def test_rows_of_one_time_are_counted_as_rows_of_many_are():
-    """
-    By route, priority and stream, whether their waits are the same or not.
-    """
+    """By route, priority and stream, whether their waits are the same or not."""
     rows = replace(
         messages(["a.b", "c", "a.b", "d", "c", "c"]),
         targets=pa.array([1, 0, None], pa.int32()),
@@ -261,9 +253,7 @@ def test_rows_of_one_time_are_counted_as_rows_of_many_are():
 
 
 def test_no_more_than_so_many_routes():
-    """
-    What comes beyond the first hundred routes is counted as UNKNOWN, and nothing is lost.
-    """
+    """What comes beyond the first hundred routes is counted as UNKNOWN, and nothing is lost."""
     found = counted(
         *(lambda t, n=n: t.paused(paused((f"r.{n}", 1.0, 0.0)), 9.0) for n in range(250)),
         lambda t: t.paused(paused(("r.7", 1.0, 9.0)), 19.0),
@@ -318,9 +308,7 @@ def test_snapshots_are_plain_values(seed):
 
 
 def test_a_snapshot_does_not_change():
-    """
-    What is counted later is in the next snapshot only.
-    """
+    """What is counted later is in the next snapshot only."""
     telemetry = Telemetry()
     telemetry.count({"stored": 1})
     before = telemetry.snapshot()
@@ -332,9 +320,7 @@ def test_a_snapshot_does_not_change():
 
 
 def test_what_ends_has_no_gauges():
-    """
-    Of a producer that has ended all stays that was counted, and nothing that was a state.
-    """
+    """Of a producer that has ended all stays that was counted, and nothing that was a state."""
     found = counted(
         lambda t: t.state(*STATE),
         lambda t: t.count({"stored": 5}),
@@ -367,17 +353,13 @@ def test_what_ends_has_no_gauges():
     ],
 )
 def test_what_is_no_snapshot(said):
-    """
-    JSON that is not of the table's labels and whole numbers is refused, with a ValueError.
-    """
+    """JSON that is not of the table's labels and whole numbers is refused, with a ValueError."""
     with pytest.raises(ValueError):
         MetricsSnapshot.of_json(said)
 
 
 def test_metrics_of_other_versions():
-    """
-    A metric that is not known is left out, the others are there.
-    """
+    """A metric that is not known is left out, the others are there."""
     said = counted(lambda t: t.count({"retries": 2})).as_json()
 
     assert MetricsSnapshot.of_json(said | {"jetstream_new_total": "?"}) == MetricsSnapshot.of_json(
@@ -412,9 +394,7 @@ def test_summary():
 
 
 def test_labels_have_a_bound():
-    """
-    So many labels pass; one that has passed always does.
-    """
+    """So many labels pass; one that has passed always does."""
     bounded = Bounded(2)
 
     assert [bounded(each) for each in "abcacb"] == ["a", "b", UNKNOWN, "a", UNKNOWN, "b"]
@@ -424,9 +404,7 @@ def test_labels_have_a_bound():
 
 
 def test_routes_are_the_first_pattern_that_matches():
-    """
-    Of the patterns the first that matches counts; a subject without one has none.
-    """
+    """Of the patterns the first that matches counts; a subject without one has none."""
     routes = Routes(["orders.eu", "orders.*", "orders.>", "metrics.>"])
 
     assert routes.of(["orders.eu", "orders.us", "orders.eu.x", "metrics.a", "b"]).to_pylist() == [

@@ -121,9 +121,7 @@ def test_i8_every_wait_ends_with_an_error_that_says_why(monkeypatch, happens, ex
 
 @pytest.mark.parametrize("policy", ["block", "drop"])
 def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, policy):
-    """
-    I8, A15: a row that nobody has sent waits for `queueTimeout` at most.
-    """
+    """I8, A15: a row that nobody has sent waits for `queueTimeout` at most."""
     rules = rules_of(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
     world = world_of(monkeypatch, **FIXED, max_in_flight=2, rules=rules)
     world.supply.blocks.pop()
@@ -307,9 +305,7 @@ def test_what_holds_rows_back_is_said_with_what_ends_it(monkeypatch, caplog, hap
 
 @pytest.mark.parametrize("pause_s", [25.0, 5.0])
 def test_rows_that_are_stored_again_are_said_once(monkeypatch, caplog, pause_s):
-    """
-    A28: after a stand-still that was said, and after no other.
-    """
+    """A28: after a stand-still that was said, and after no other."""
     caplog.set_level(logging.WARNING, "pyspark_jetstream")
     world = world_of(monkeypatch, **FIXED, max_in_flight=7)
     world.net.commands.append((START_S, command(1, ">", pause_s, reason=4)))
@@ -390,9 +386,7 @@ def test_i6_other_subjects_take_no_longer(monkeypatch):
 
 
 def test_a_full_queue_is_measured(monkeypatch):
-    """
-    overload.md §8: the time in which Spark's iterator waits for room.
-    """
+    """overload.md §8: the time in which Spark's iterator waits for room."""
     rules = rules_of(queue_size=20)
     world = world_of(monkeypatch, **FIXED, max_in_flight=1, ack_timeout_s=15.0, rules=rules)
     poll = world.net.poll
@@ -405,9 +399,7 @@ def test_a_full_queue_is_measured(monkeypatch):
 
 
 def test_i10_a_write_leaves_no_subscription(monkeypatch):
-    """
-    I10: the connection serves the next task of the worker, which hears nothing of this one.
-    """
+    """I10: the connection serves the next task of the worker, which hears nothing of this one."""
     world = world_of(monkeypatch)
     ended: list[int] = []
     monkeypatch.setattr(world.net, "unsubscribe", ended.append)
@@ -419,9 +411,7 @@ def test_i10_a_write_leaves_no_subscription(monkeypatch):
 
 @pytest.mark.parametrize("error", [ValueError("row"), KeyboardInterrupt(), GeneratorExit()])
 def test_i9_what_the_rows_raise_ends_the_write(monkeypatch, error):
-    """
-    I9: whatever making a row raises surfaces, though rows before it are on the wire.
-    """
+    """I9: whatever making a row raises surfaces, though rows before it are on the wire."""
     world = world_of(monkeypatch)
     get = world.supply.get
 
@@ -437,9 +427,7 @@ def test_i9_what_the_rows_raise_ends_the_write(monkeypatch, error):
 
 
 def test_a16_critical_rows_starve_nobody(monkeypatch):
-    """
-    A16: rows of low priority wait for the others, and all are stored when the write ends.
-    """
+    """A16: rows of low priority wait for the others, and all are stored when the write ends."""
     blocks = [
         urgent(SUBJECTS * 25, first, [Priority.CRITICAL] * 99 + [Priority.NON_CRITICAL])
         for first in range(0, 1000, 100)
@@ -455,9 +443,7 @@ def test_a16_critical_rows_starve_nobody(monkeypatch):
 
 
 def test_rows_that_are_stored_take_no_time(monkeypatch):
-    """
-    An attempt that finds thousands of rows stored looks at the next thousand at once.
-    """
+    """An attempt that finds thousands of rows stored looks at the next thousand at once."""
     world = World(
         monkeypatch, [block("ab" * 2500, 0)], random.Random(1), is_checked=True,
     )  # fmt: skip

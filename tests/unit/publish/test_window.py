@@ -68,9 +68,7 @@ def sent(w: Lane, now: float, maximum: int = MANY) -> list[int]:
     ],
 )
 def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_back):
-    """
-    I6: what one subject may not cuts the limit of all the others no shorter.
-    """
+    """I6: what one subject may not cuts the limit of all the others no shorter."""
     error = {"code": code, "err_code": err_code, "description": words}
     outcome = classify(0, "", json.dumps({"stream": "S", "seq": 0, "error": error}).encode())
     limit = Window(4096)
@@ -85,9 +83,7 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
 
 
 def test_no_more_publishes_than_allowed_are_in_flight():
-    """
-    The window sends up to `maxInFlight`, and goes on when PubAcks have come.
-    """
+    """The window sends up to `maxInFlight`, and goes on when PubAcks have come."""
     w = window(4)
     w.append(block(0, ["a"] * 10))
     first = sent(w, 0.0)
@@ -100,9 +96,7 @@ def test_no_more_publishes_than_allowed_are_in_flight():
 
 
 def test_no_more_bytes_than_allowed_are_in_flight():
-    """
-    The window sends up to a quarter of `bufferMemory`.
-    """
+    """The window sends up to a quarter of `bufferMemory`."""
     w = window(100, max_bytes=35)
     w.append(block(0, ["a"] * 10, size=10))
 
@@ -125,9 +119,7 @@ def test_a_publish_larger_than_the_byte_limit_goes_alone():
 
 
 def test_a_chunk_is_cut_at_a_publish():
-    """
-    `frames_to_send` returns whole frames, about as many bytes as asked for, and one at least.
-    """
+    """`frames_to_send` returns whole frames, about as many bytes as asked for, and one at least."""
     w = window(100)
     w.append(block(0, ["a"] * 4, size=10))
 
@@ -137,9 +129,7 @@ def test_a_chunk_is_cut_at_a_publish():
 
 
 def test_a_full_window_waits_for_an_eighth():
-    """
-    With a full window, one PubAck makes no send; an eighth of the window does.
-    """
+    """With a full window, one PubAck makes no send; an eighth of the window does."""
     w = window(16)
     w.append(block(0, ["a"] * 100))
     sent(w, 0.0)
@@ -194,9 +184,7 @@ def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
 
 
 def test_duplicates_are_counted():
-    """
-    A PubAck with the duplicate mark is a success that is counted apart.
-    """
+    """A PubAck with the duplicate mark is a success that is counted apart."""
     w = window()
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
@@ -226,9 +214,7 @@ def test_a_refused_publish_holds_back_what_was_not_sent():
 
 
 def test_refused_publishes_go_out_in_their_order():
-    """
-    Retries keep the order of the rows, whatever the order of the refusals.
-    """
+    """Retries keep the order of the rows, whatever the order of the refusals."""
     w = window(16)
     w.append(block(0, ["a"] * 8))
     sent(w, 0.0)
@@ -262,9 +248,7 @@ def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
 
 
 def test_the_limit_hears_of_round_trips():
-    """
-    Each PubAck is a sample of the time since its own sending, with what was in flight before.
-    """
+    """Each PubAck is a sample of the time since its own sending, with what was in flight before."""
     heard = []
     limit = FixedLimit(4)
     limit.acked = lambda *sample: heard.append(sample)
@@ -282,9 +266,7 @@ def test_the_limit_hears_of_round_trips():
 
 
 def test_pubacks_out_of_order_have_one_sample_for_all():
-    """
-    Of PubAcks of several streams the last stands for all.
-    """
+    """Of PubAcks of several streams the last stands for all."""
     heard = []
     limit = FixedLimit(8)
     limit.acked = lambda *sample: heard.append(sample)
@@ -298,9 +280,7 @@ def test_pubacks_out_of_order_have_one_sample_for_all():
 
 
 def test_what_was_sent_twice_is_no_sample():
-    """
-    Which sending a PubAck answers cannot be told, so it tells no round trip (Karn's rule).
-    """
+    """Which sending a PubAck answers cannot be told, so it tells no round trip (Karn's rule)."""
     heard = []
     limit = FixedLimit(8)
     limit.acked = lambda *sample: heard.append(sample)
@@ -348,9 +328,7 @@ def test_only_push_backs_are_drops(outcome, drops):
     ids=["no room", "in process"],
 )
 def test_what_another_sending_may_have_stored_is_unsure(outcome, unsure):
-    """
-    An id in process is another sending's; what found no room is not stored.
-    """
+    """An id in process is another sending's; what found no room is not stored."""
     w = window()
     w.append(block(0, ["a"]))
     sent(w, 0.0)
@@ -379,9 +357,7 @@ def test_silence_sends_again():
 
 
 def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
-    """
-    What waits already, waits once.
-    """
+    """What waits already, waits once."""
     w = window(ack=1.0)
     w.append(block(0, ["a"]))
     sent(w, 0.0)
@@ -409,9 +385,7 @@ def test_publish_timeout_ends_the_task():
 
 
 def test_publish_timeout_shorter_than_ack_timeout():
-    """
-    `publishTimeout` holds also where `ackTimeout` is longer.
-    """
+    """`publishTimeout` holds also where `ackTimeout` is longer."""
     w = window(ack=5.0, publish=1.0)
     w.append(block(0, ["a"]))
     sent(w, 0.0)
@@ -423,9 +397,7 @@ def test_publish_timeout_shorter_than_ack_timeout():
 
 
 def test_a_limit_is_retried_until_publish_timeout_and_named():
-    """
-    A stream that is full may be emptied; if it is not, the error says what to do.
-    """
+    """A stream that is full may be emptied; if it is not, the error says what to do."""
     w = window(publish=3.0)
     w.append(block(0, ["a"]))
     now = 0.0
@@ -440,9 +412,7 @@ def test_a_limit_is_retried_until_publish_timeout_and_named():
 
 
 def test_a_rejected_publish_ends_the_task_at_once():
-    """
-    What the server will never take is an error with its own words.
-    """
+    """What the server will never take is an error with its own words."""
     w = window()
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
@@ -467,9 +437,7 @@ def absent_until_error(w: Lane, ordinal: int, until: float) -> float:
 
 
 def test_a_subject_without_a_stream_fails_soon():
-    """
-    A subject on which the task has stored nothing fails after ten seconds without a stream.
-    """
+    """A subject on which the task has stored nothing fails after ten seconds without a stream."""
     w = window(publish=120.0)
     w.append(block(0, ["a"]))
 
@@ -495,9 +463,7 @@ def test_what_was_withdrawn_is_not_stored(same_block):
 
 
 def test_subjects_of_other_rows_are_not_stored():
-    """
-    A block may name subjects that none of its rows has, as parts of a large batch do.
-    """
+    """A block may name subjects that none of its rows has, as parts of a large batch do."""
     w = window(publish=120.0)
     w.append(block(0, ["a", "b"]).before(1))
     sent(w, 0.0)
@@ -509,9 +475,7 @@ def test_subjects_of_other_rows_are_not_stored():
 
 @pytest.mark.parametrize("same_block", [True, False])
 def test_a_stream_without_a_leader_is_waited_for(same_block):
-    """
-    A subject on which the task has stored something is tried until `publishTimeout`.
-    """
+    """A subject on which the task has stored something is tried until `publishTimeout`."""
     w = window(publish=60.0)
     w.append(block(0, ["b", "a", "a"]))
     sent(w, 0.0)
@@ -526,9 +490,7 @@ def test_a_stream_without_a_leader_is_waited_for(same_block):
 
 
 def test_a_broken_connection_sends_everything_again_in_order():
-    """
-    After a reconnect all that is not acked goes out again, in order, before anything new.
-    """
+    """After a reconnect all that is not acked goes out again, in order, before anything new."""
     w = window(6)
     w.append(block(0, ["a", "b"] * 5))
     sent(w, 0.0)
@@ -544,9 +506,7 @@ def test_a_broken_connection_sends_everything_again_in_order():
 
 
 def test_blocks_must_follow_each_other():
-    """
-    A gap between two blocks is a mistake of the caller, never a lost row.
-    """
+    """A gap between two blocks is a mistake of the caller, never a lost row."""
     w = window()
     w.append(block(0, ["a"]))
 
@@ -555,9 +515,7 @@ def test_blocks_must_follow_each_other():
 
 
 def test_repr_shows_the_state():
-    """
-    The window says what it is doing.
-    """
+    """The window says what it is doing."""
     w = window(2)
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)

@@ -26,9 +26,7 @@ def total(world: World, name: str, **labels: str) -> int:
 
 
 def test_shed_rows_have_their_route_and_stream(monkeypatch):
-    """
-    Those to which they would have gone.
-    """
+    """Those to which they would have gone."""
     world, _ = shedding(monkeypatch, drops=True, priorities=ROUTES)
     counts = world.run()
     name = "publish_rejected_total"
@@ -74,9 +72,7 @@ def test_what_waits_has_its_route(monkeypatch):
 
 
 def test_outcomes_have_their_stream(monkeypatch):
-    """
-    Where there are several it is not told.
-    """
+    """Where there are several it is not told."""
     world = World(monkeypatch, [block("abcd" * 25, 0)], random.Random(1))
     world.net.chaos = 0.0
     world.run()
@@ -111,9 +107,7 @@ def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
 
 
 def test_a_subject_at_its_limit_is_one_limit(monkeypatch):
-    """
-    However often it is refused; time counts while it is left alone, not once a refusal.
-    """
+    """However often it is refused; time counts while it is left alone, not once a refusal."""
 
     class Full(ModelServer):
         def publish(self, sent: Sent) -> list[Reply]:
@@ -160,9 +154,7 @@ def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
 
 
 def test_a_priority_of_each_row(monkeypatch):
-    """
-    Shed rows are those of the sheddable priority, and counted so.
-    """
+    """Shed rows are those of the sheddable priority, and counted so."""
     world, _ = shedding(monkeypatch, drops=True)
     first = world.supply.blocks[0]
     world.supply.blocks[0] = replace(first, priorities=None)
@@ -173,9 +165,7 @@ def test_a_priority_of_each_row(monkeypatch):
 
 
 def test_what_an_attempt_before_has_stored_hides_no_wait(monkeypatch):
-    """
-    Of a block of which some rows are stored, the others' time in the queue counts.
-    """
+    """Of a block of which some rows are stored, the others' time in the queue counts."""
     world = World(monkeypatch, [block("ab" * 20, 0)], random.Random(1), is_checked=True)
     world.net.chaos = 0.0
     known = pa.array([3, 4], pa.int64())

@@ -80,9 +80,7 @@ def test_the_last_of_each(sizes, seed, later, before):
 
 
 def test_nothing_is_nothing(sizes):
-    """
-    Without messages, or without one that matches, there are no subjects.
-    """
+    """Without messages, or without one that matches, there are no subjects."""
     last = LastOfEach(lambda subject: False)
     last.add(batch([(b"a", 1)]))
 

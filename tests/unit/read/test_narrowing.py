@@ -20,9 +20,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_integers_against_brute_force(seed):
-    """
-    Whatever conditions are combined, an interval holds a number exactly when all of them do.
-    """
+    """Whatever conditions are combined, an interval holds a number exactly when all of them do."""
     rng = random.Random(seed)
     holds = {
         "=": lambda x, v: x == v[0], "in": lambda x, v: x in v, "<": lambda x, v: x < v[0],
@@ -81,9 +79,7 @@ def test_subjects(conditions, filters):
 
 
 def test_filters_within_filters():
-    """
-    A read's own filters are cut to what the query's leave of them.
-    """
+    """A read's own filters are cut to what the query's leave of them."""
     narrowed = Narrowing().by("subject", "prefix", ["a.b."])
 
     assert narrowed.within(["a.>", "*.b.c", "x.>", None]) == ["a.b.>", "a.b.c"]
@@ -93,9 +89,7 @@ def test_filters_within_filters():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_prefix_leaves_nothing_out(seed):
-    """
-    Every subject that begins with the prefix matches the filter that it becomes.
-    """
+    """Every subject that begins with the prefix matches the filter that it becomes."""
     rng = random.Random(seed)
     for _ in range(500):
         subject = ".".join(rng.choice(["a", "bb", "ccc"]) for _ in range(rng.randint(1, 5)))
@@ -116,9 +110,7 @@ def test_a_prefix_leaves_nothing_out(seed):
     ],
 )
 def test_times(operation, since, until):
-    """
-    Bounds of time are kept to the microsecond of the column.
-    """
+    """Bounds of time are kept to the microsecond of the column."""
     narrowed = Narrowing().by("timestamp", operation, [NOON])
 
     assert (narrowed.since, narrowed.until) == (since, until)
@@ -127,9 +119,7 @@ def test_times(operation, since, until):
 @pytest.mark.parametrize("moment", [datetime.min, datetime.max], ids=["first", "last"])
 @pytest.mark.parametrize("operation", ["=", "<", "<=", ">", ">="])
 def test_ends_of_the_calendar(operation, moment):
-    """
-    The first and the last moment there are, which queries use for "any time", are moments.
-    """
+    """The first and the last moment there are, which queries use for "any time", are moments."""
     at = moment.replace(tzinfo=UTC)
     narrowed = Narrowing().by("timestamp", operation, [at])
 
@@ -153,9 +143,7 @@ def test_ends_of_the_calendar(operation, moment):
     ],
 )
 def test_what_it_cannot_use(column, operation, values):
-    """
-    A condition on another column, or of another type, leaves everything.
-    """
+    """A condition on another column, or of another type, leaves everything."""
     assert Narrowing().by(column, operation, values).everything
 
 
@@ -174,9 +162,7 @@ def test_what_it_cannot_use(column, operation, values):
     ],
 )
 def test_intersections(a, b, both):
-    """
-    The intersection of two filters is the filter of what both match.
-    """
+    """The intersection of two filters is the filter of what both match."""
     assert subjects.intersection(a, b) == both
     assert subjects.intersection(b, a) == both
     assert subjects.overlaps(a, b) is (both is not None)

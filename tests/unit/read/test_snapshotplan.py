@@ -51,9 +51,7 @@ THEN = snapshotplan.past_cost(0, in_memory=False)
     ],
 )
 def test_the_cheaper_way(subjects, messages, cost, way):
-    """
-    Deep streams are asked by name, shallow ones are read whole.
-    """
+    """Deep streams are asked by name, shallow ones are read whole."""
     assert snapshotplan.choose_index(subjects, messages, cost) == way
 
 
@@ -104,9 +102,7 @@ def test_splitting(rows, tasks, maximum, sizes, together):
 
 
 def test_a_packed_plan_is_small_and_the_same():
-    """
-    A plan travels to its task in about ten bytes a subject.
-    """
+    """A plan travels to its task in about ten bytes a subject."""
     whole = plan(range(1, 100_001))
     piece = whole.slice(50_000, 50_000)
     packed = snapshotplan.pack(piece)
@@ -122,9 +118,7 @@ def test_a_packed_plan_is_small_and_the_same():
 
 
 def test_later_subjects():
-    """
-    Those that have nothing at the pin, as a listing names them.
-    """
+    """Those that have nothing at the pin, as a listing names them."""
     last = LastOfEach()
     last.put({"a": 1})
     last.put_later([b"a", b"b", b"c\xff", b"b"], [1, 2, 3, 4], [False, True, False, False])
@@ -156,9 +150,7 @@ def test_a_plan_is_by_stored_subject(on_invalid, expected):
 
 
 def test_what_was_not_found():
-    """
-    What of the plan is missing is told by sequence, whatever else was found.
-    """
+    """What of the plan is missing is told by sequence, whatever else was found."""
     whole = plan([3, 5, 9, 12])
     found = [pa.array([1, 3], pa.int64()), pa.array([12, 13], pa.int64())]
 
@@ -170,9 +162,7 @@ def test_what_was_not_found():
     ("sequences", "dense"), [([7], True), ([1, 2, 4], True), ([1, 4], True), ([1, 100], False)]
 )
 def test_density(sequences, dense):
-    """
-    Sequences that lie close are read with all between them, others one by one.
-    """
+    """Sequences that lie close are read with all between them, others one by one."""
     assert snapshotplan.is_dense(plan(sequences)["sequence"]) is dense
 
 

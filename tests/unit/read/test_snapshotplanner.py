@@ -27,9 +27,7 @@ def test_pages_overlap():
 
 
 def test_a_subject_that_is_no_text_has_no_name():
-    """
-    U+FFFD in a listing may stand for any bytes.
-    """
+    """U+FFFD in a listing may stand for any bytes."""
     assert Snapshots._named([{"a": 2}, {"b\ufffd": 3}]) is None
 
 

@@ -28,9 +28,7 @@ VALUE = OFFSET.to_json()
 
 
 def test_canonical_json():
-    """
-    The text of an offset is fixed: keys in one order, streams sorted.
-    """
+    """The text of an offset is fixed: keys in one order, streams sorted."""
     assert json.dumps(VALUE) == (
         '{"version": 2, "consumer": "spark-abc", "streams": {"S-0": "t0",'
         ' "S-1": "2026-01-02T00:00:00Z"}, "base": [3, 0], "sequences": [7, 0], "idle": [1]}'
@@ -38,9 +36,7 @@ def test_canonical_json():
 
 
 def test_equal_offsets_are_equal_text():
-    """
-    However its mapping was filled, and after any round trip, an offset has the same text.
-    """
+    """However its mapping was filled, and after any round trip, an offset has the same text."""
     turned = Offset(
         OFFSET.sequences, OFFSET.base, dict(sorted(OFFSET.streams.items())), "spark-abc", (1,)
     )
@@ -52,9 +48,7 @@ def test_equal_offsets_are_equal_text():
 
 @pytest.mark.parametrize("sequence", [0, 1, 2**53, 2**53 + 1, 2**63 - 1])
 def test_large_sequences_survive(sequence):
-    """
-    Sequences beyond the integers of a double come back exactly.
-    """
+    """Sequences beyond the integers of a double come back exactly."""
     offset = Offset((sequence,), (sequence,), {"S": "t"}, "c")
 
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
@@ -62,9 +56,7 @@ def test_large_sequences_survive(sequence):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_round_trips(seed):
-    """
-    Any offset survives its JSON.
-    """
+    """Any offset survives its JSON."""
     rng = random.Random(seed)
     for _ in range(200):
         n = rng.randint(1, 64)
@@ -115,9 +107,7 @@ def test_what_is_no_offset_is_refused(change, told):
 
 @pytest.mark.parametrize("change", [{"version": 3}, {"settled": {}}], ids=str)
 def test_claims_of_a_newer_version_are_refused(change):
-    """
-    So are the offsets of a shared consumer, which have a version of the same count.
-    """
+    """So are the offsets of a shared consumer, which have a version of the same count."""
     claimed = ClaimedOffset("overflow", "c", 1, {"S": "t"}, 1, {}).to_json()
     with pytest.raises(OffsetError, match="written by a newer pyspark-jetstream"):
         ClaimedOffset.from_json(claimed | change)
@@ -125,9 +115,7 @@ def test_claims_of_a_newer_version_are_refused(change):
 
 @pytest.mark.parametrize("missing", ["version", "sequences", "base", "streams", "consumer"])
 def test_every_key_is_needed(missing):
-    """
-    An offset without one of its keys is refused.
-    """
+    """An offset without one of its keys is refused."""
     with pytest.raises(OffsetError):
         Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
 
@@ -165,9 +153,7 @@ def test_another_sources_offset_is_refused(offset, kind):
 
 
 def test_an_offset_of_claims_is_named():
-    """
-    A checkpoint of a query that shares its consumer is ours, of another kind.
-    """
+    """A checkpoint of a query that shares its consumer is ours, of another kind."""
     claimed = ClaimedOffset("overflow", "c", 1, {"S": "t"}, 1, {}).to_json()
     with pytest.raises(OffsetError, match="shares its consumer .priorityPolicy=overflow"):
         Offset.from_json(claimed)
@@ -198,17 +184,13 @@ def test_a_checkpoint_is_one_of_its_streams(streams, count, own):
 
 
 def test_the_symbolic_start_is_no_offset():
-    """
-    The symbolic start has our version and no positions: it must be recognised before.
-    """
+    """The symbolic start has our version and no positions: it must be recognised before."""
     with pytest.raises(OffsetError):
         Offset.from_json(INITIAL)
 
 
 def test_at_moves_positions_only():
-    """
-    `at` changes the positions and keeps what the query agreed to.
-    """
+    """`at` changes the positions and keeps what the query agreed to."""
     moved = OFFSET.at((8, 9))
 
     assert moved == Offset((8, 9), OFFSET.base, OFFSET.streams, OFFSET.consumer)
@@ -238,9 +220,7 @@ SEVERAL = Offset(
 
 
 def test_an_offset_of_several_streams():
-    """
-    What each partition is survives the JSON, in its order; one entry for each partition.
-    """
+    """What each partition is survives the JSON, in its order; one entry for each partition."""
     value = json.loads(json.dumps(SEVERAL.to_json()))
 
     assert value["layout"] == {"places": [["B"], ["A"], ["C"]], "several": True}

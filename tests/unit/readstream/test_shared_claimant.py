@@ -72,9 +72,7 @@ def test_scanned_or_one_by_one(seed):
 
 
 def test_pulls_that_have_ended_bring_nothing_more():
-    """
-    What is left counts the open ones alone.
-    """
+    """What is left counts the open ones alone."""
     rng = random.Random(1)
     consumers = [SharedConsumer(p, "S", f"jobs-{p}", None) for p in (0, 1)]
     claimed = ClaimPulls(consumers, {0: 10, 1: 40}, {0: [], 1: []})

@@ -52,17 +52,13 @@ def flat(claims) -> list[Claim]:
     ],
 )
 def test_ranges_of_sequences(sequences, ranges):
-    """
-    Sequences in any order become ascending ranges that do not touch.
-    """
+    """Sequences in any order become ascending ranges that do not touch."""
     assert ranges_of(sequences) == ranges
     assert length(ranges) == len(set(sequences))
 
 
 def test_an_offset_survives_the_checkpoint():
-    """
-    An offset read back from its text is the same, and its text has one order of keys.
-    """
+    """An offset read back from its text is the same, and its text has one order of keys."""
     text = json.dumps(OFFSET.to_json())
 
     assert ClaimedOffset.from_json(json.loads(text)) == OFFSET
@@ -75,9 +71,7 @@ def test_an_offset_survives_the_checkpoint():
 
 
 def test_partitions_stand_in_the_order_of_their_numbers():
-    """
-    Tasks are made in that order, and Spark compares the text.
-    """
+    """Tasks are made in that order, and Spark compares the text."""
     claims = {"10": {1: ((1, 1),)}, "2": {1: ((2, 2),)}}
     names = ["2", "10"]
     offset = replace(OFFSET, partitions=11, claims=claims)
@@ -101,17 +95,13 @@ def test_partitions_stand_in_the_order_of_their_numbers():
     ],
 )
 def test_what_is_no_offset_is_refused(change, says):
-    """
-    A checkpoint of another kind of query is refused, and the error says which.
-    """
+    """A checkpoint of another kind of query is refused, and the error says which."""
     with pytest.raises(OffsetError, match=says):
         ClaimedOffset.from_json(OFFSET.to_json() | change)
 
 
 def test_a_message_claimed_twice_counts_once():
-    """
-    Of a message that was delivered to us again the last count of deliveries holds.
-    """
+    """Of a message that was delivered to us again the last count of deliveries holds."""
     claims = [Claim(5, 1), Claim(6, 1), Claim(5, 2)]
 
     assert gathered(claims) == gathered(reversed(claims)) == {1: ((6, 6),), 2: ((5, 5),)}
@@ -160,9 +150,7 @@ def test_pieces_have_all_claims_once(tasks, maximum, sizes):
 
 
 def test_what_is_read_of_claims():
-    """
-    The range from the first to the last, and how many of its messages are expected.
-    """
+    """The range from the first to the last, and how many of its messages are expected."""
     whole = ClaimedRead(0, "S", None, 0, 0, None, False, True, {})
     read = whole.of({2: ((10, 10),), 1: ((5, 9), (12, 12))})
 
@@ -170,9 +158,7 @@ def test_what_is_read_of_claims():
 
 
 def test_no_claims_make_no_pieces():
-    """
-    Without claims there is nothing to read.
-    """
+    """Without claims there is nothing to read."""
     assert pieces({}, 3, None) == []
 
 
@@ -189,17 +175,13 @@ def test_no_claims_make_no_pieces():
     ],
 )
 def test_shares_of_a_batch(limit, open_, expected):
-    """
-    Consumers are asked for the same; those that had less than asked for are not asked again.
-    """
+    """Consumers are asked for the same; those that had less than asked for are not asked again."""
     assert shares(limit, open_) == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_shares_come_to_an_end_and_to_the_limit(seed):
-    """
-    Whatever the consumers hold, asking by shares takes as much as there is up to the limit.
-    """
+    """Whatever the consumers hold, asking by shares takes as much as there is up to the limit."""
     rng = random.Random(seed)
     for _ in range(100):
         holds = [rng.choice((0, 1, 3, 50, 1000)) for _ in range(rng.randint(1, 6))]
@@ -221,9 +203,7 @@ def test_shares_come_to_an_end_and_to_the_limit(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_claims_survive_every_form(seed):
-    """
-    Random claims are the same after the checkpoint, after being cut, and within what is read.
-    """
+    """Random claims are the same after the checkpoint, after being cut, and within what is read."""
     rng = random.Random(seed)
     for _ in range(50):
         claims = gathered(

@@ -29,9 +29,7 @@ OWN = Offset((0, 0), (0, 0), STREAMS, "c", query="b", layout=TWO)
 
 
 def test_a_record_survives_its_bytes():
-    """
-    A record is read back as it was written; each one is other bytes than those before.
-    """
+    """A record is read back as it was written; each one is other bytes than those before."""
     first = LeaseRecord(A, 30.0, 1, 0)
     noted = first.renewed(OWN)
     last = noted.renewed(released=True)
@@ -58,17 +56,13 @@ GOOD = LeaseRecord(A, 6.0, 1, 0, OWN).to_bytes()
     ],
 )  # fmt: skip
 def test_what_is_no_record(data):
-    """
-    Anything else under the key is an error that shows it.
-    """
+    """Anything else under the key is an error that shows it."""
     with pytest.raises(OffsetError, match="no record of a standby"):
         LeaseRecord.from_bytes(data)
 
 
 def test_a_record_of_a_newer_package():
-    """
-    What is wrong with the offset of a record is said as it is.
-    """
+    """What is wrong with the offset of a record is said as it is."""
     with pytest.raises(OffsetError, match="^the checkpoint holds an offset of version 99"):
         LeaseRecord.from_bytes(GOOD.replace(b'"version": 2', b'"version": 99'))
 
@@ -240,9 +234,7 @@ def test_where_it_goes_on(own, initial, recorded, expected):
 
 
 def test_streams_that_were_made_anew():
-    """
-    Of a stream that was made anew the position counts that is of the stream that is there.
-    """
+    """Of a stream that was made anew the position counts that is of the stream that is there."""
     old, new = {"S": "t0"}, {"S": "t1"}
     mine_old, mine_new = at(9, 9, streams=old), at(1, 1, streams=new)
     theirs_old, theirs_new = at(7, 7, streams=old), at(3, 3, streams=new)
@@ -307,17 +299,13 @@ def test_where_it_goes_on_in_several_streams(own, initial, recorded, expected):
 
 
 def test_several_streams_and_one():
-    """
-    A query with one stream and a query with several do not stand in for each other.
-    """
+    """A query with one stream and a query with several do not stand in for each other."""
     with pytest.raises(OffsetError, match="reads one stream, this one several"):
         next_position(of({"A": 1, "B": 1}), False, at(1, 1, query="a"), STREAMS)
 
 
 def test_another_layout_is_refused():
-    """
-    Queries with other partitions or streams do not stand in for each other.
-    """
+    """Queries with other partitions or streams do not stand in for each other."""
     with pytest.raises(OffsetError, match="active query reads 1 partitions of S, this one 2"):
         next_position(OWN, False, Offset((1,), (0,), STREAMS, "c"), STREAMS)
     with pytest.raises(OffsetError, match="of T, this one 2"):

@@ -54,9 +54,7 @@ def test_a_schedule_as_header_lines():
 
 
 def test_what_is_long_past_is_now():
-    """
-    A time that the server would not know, as the least of Spark's, is one that is past.
-    """
+    """A time that the server would not know, as the least of Spark's, is one that is past."""
     least = datetime(1, 1, 1, tzinfo=UTC)
     batch = rows(deliver_at=pa.array([least], TIME), schedule_target=["t"])
 
@@ -75,9 +73,7 @@ def test_what_is_long_past_is_now():
     ids=["bigint", "decimal", "tinyint"],
 )
 def test_an_increment_as_header_lines(values):
-    """
-    An increment is a header, and the payload is empty; a row without one is a message.
-    """
+    """An increment is a header, and the payload is empty; a row without one is a message."""
     batch = pa.record_batch({"increment": values, "data": pa.array(["", None, "x"])})
 
     assert frames(Encoder("IN", subject="s"), batch) == [
@@ -88,9 +84,7 @@ def test_an_increment_as_header_lines(values):
 
 
 def test_an_operation_that_is_no_text():
-    """
-    Spark lets any bytes be a STRING: such an operation is its row's fault.
-    """
+    """Spark lets any bytes be a STRING: such an operation is its row's fault."""
     operations = pa.array([b"PUT", b"\xff"], pa.binary()).view(pa.string())
     batch = pa.record_batch({"key": ["a", "b"], "value": ["x", ""], "operation": operations})
     with pytest.raises(RowError, match="row 1 of partition 0: operation is none"):
@@ -98,18 +92,14 @@ def test_an_operation_that_is_no_text():
 
 
 def test_a_column_comes_before_a_header():
-    """
-    Of a name that stands twice the server takes the first.
-    """
+    """Of a name that stands twice the server takes the first."""
     batch = rows(ttl=["5m"], headers=EXPIRES)
 
     assert lines(batch) == [[b"Nats-TTL: 5m", b"Nats-TTL: 1s"]]
 
 
 def test_increments_need_no_payload():
-    """
-    The largest number that Spark has, without a column `data`.
-    """
+    """The largest number that Spark has, without a column `data`."""
     large = Decimal("-" + "9" * 38)
     batch = pa.record_batch({"increment": pa.array([large], pa.decimal128(38, 0))})
 
@@ -166,9 +156,7 @@ COLUMNS = {
     ],
 )
 def test_columns_that_need_another_one(columns, blamed):
-    """
-    A schedule needs its target, and a target its schedule, which the driver says.
-    """
+    """A schedule needs its target, and a target its schedule, which the driver says."""
     schema = pa.schema({"data": pa.string()} | {name: COLUMNS[name] for name in columns})
     with pytest.raises(ColumnError) as caught:
         check_schema(schema, True)
@@ -189,9 +177,7 @@ def test_columns_that_need_another_one(columns, blamed):
     ids=str,
 )
 def test_columns_of_another_type(name, type):
-    """
-    A time without its zone, and a number with a fraction, are none.
-    """
+    """A time without its zone, and a number with a fraction, are none."""
     schema = {"data": pa.string(), "schedule_target": pa.string(), "schedule": pa.string()}
     with pytest.raises(ColumnError, match=r"expected (TIMESTAMP|STRING|BIGINT, or DECIMAL)"):
         check_schema(pa.schema(schema | {name: type}), True)

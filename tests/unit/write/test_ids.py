@@ -10,9 +10,7 @@ SECRET = bytes(range(SECRET_BYTES)).hex()
 
 
 def test_all_who_know_the_secret_agree():
-    """
-    What is made of it depends on the query and the batch, and on nothing else.
-    """
+    """What is made of it depends on the query and the batch, and on nothing else."""
     prefixes = {secret_prefix(SECRET, query, batch) for query in "ab" for batch in range(100)}
 
     assert secret_prefix(SECRET, "a", 7) == "6da773018bd28bbe"
@@ -21,9 +19,7 @@ def test_all_who_know_the_secret_agree():
 
 
 def test_another_secret_makes_others():
-    """
-    Nor do two queries with one secret share any.
-    """
+    """Nor do two queries with one secret share any."""
     other = bytes(SECRET_BYTES).hex()
 
     assert secret_prefix(SECRET, "a", 7) != secret_prefix(other, "a", 7)
@@ -31,9 +27,7 @@ def test_another_secret_makes_others():
 
 
 def test_without_a_ledger_they_are_made_of_the_names():
-    """
-    There is nowhere to keep a secret.
-    """
+    """There is nowhere to keep a secret."""
     ids = of_query("a", 7)
 
     assert ids == (xxhash.xxh3_64_hexdigest(b"a/7"), True)

@@ -80,16 +80,12 @@ def test_b17_random_skips_what_is_paused():
 
 
 def test_b17_rows_wait_where_all_is_paused():
-    """
-    B17: then they go as they are drawn.
-    """
+    """B17: then they go as they are drawn."""
     assert mapped(SPREAD, "orders.*") == mapped(SPREAD, None)
 
 
 def test_b17_weights_stay_unless_asked():
-    """
-    B17: weights are somebody's decision; with throttleReroute those that are left hold.
-    """
+    """B17: weights are somebody's decision; with throttleReroute those that are left hold."""
     free = mapped(WEIGHTS, None)
     assert mapped(WEIGHTS, "orders.main") == free
 
@@ -101,9 +97,7 @@ def test_b17_weights_stay_unless_asked():
 
 
 def test_b17_what_is_lost_stays_lost():
-    """
-    B17: nothing that weights lose comes back, and nothing else is lost.
-    """
+    """B17: nothing that weights lose comes back, and nothing else is lost."""
     rules = {"orders": [{"destination": "orders.a", "weight": "50%"},
                         {"destination": "orders.b", "weight": "20%"}], "orders.x": "y"}  # fmt: skip
     mapping = SubjectMapping.parse(json.dumps(rules))
@@ -121,9 +115,7 @@ def test_b17_what_is_lost_stays_lost():
 
 @pytest.mark.parametrize("rules", [{"orders": "orders.{{partition(4)}}"}, {"x": "y"}])
 def test_b17_what_the_subject_decides_never_moves(rules):
-    """
-    B17: a deterministic partition would move its keys.
-    """
+    """B17: a deterministic partition would move its keys."""
     mapping = SubjectMapping.parse(json.dumps(rules | {"z": "z.{{random(2)}}"}))
     reroutes = Reroutes(mapping, True, targets_of(lambda subject: STREAM), RowSignals())
     subjects = pa.array(["orders"] * 3).dictionary_encode()
@@ -135,9 +127,7 @@ def test_b17_what_the_subject_decides_never_moves(rules):
 
 
 def test_b17_rows_keep_their_stream():
-    """
-    B17: an id is looked for in the stream where an earlier attempt may have stored it.
-    """
+    """B17: an id is looked for in the stream where an earlier attempt may have stored it."""
     low = Target.parse({"name": "LOW", "subjects": ["orders.0", "orders.1"]})
     high = Target.parse({"name": "HIGH", "subjects": ["orders.2", "orders.3"]})
     targets = targets_of(lambda subject: low if subject in low.subjects else high)
@@ -158,9 +148,7 @@ def test_b17_rows_that_may_be_replaced_do_not_move(config):
 
 
 def test_a_snapshot_hears_nothing_new():
-    """
-    Rows are made on a thread of their own; what is paused meanwhile is for the next block.
-    """
+    """Rows are made on a thread of their own; what is paused meanwhile is for the next block."""
     throttle = Throttle()
     command = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, "a")
     assert throttle.snapshot(0.0) is None
@@ -195,18 +183,14 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
 
 
 def test_b17_where_no_stream_is_known_nothing_moves():
-    """
-    B17: neither where the row goes nor where it might; a server may map subjects itself.
-    """
+    """B17: neither where the row goes nor where it might; a server may map subjects itself."""
     targets = targets_of(lambda subject: None)
 
     assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
 
 
 def test_b17_the_next_block_finds_what_is_free_again():
-    """
-    B17: what was paused when the last block was made is no matter.
-    """
+    """B17: what was paused when the last block was made is no matter."""
     mapping = SubjectMapping.parse(json.dumps(SPREAD))
     reroutes = Reroutes(mapping, False, targets_of(lambda subject: STREAM), RowSignals())
     subjects = pa.array(["orders"] * ROWS).dictionary_encode()
@@ -240,9 +224,7 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_b17_a_row_is_found_on_another_subject(moves):
-    """
-    B17: an earlier attempt may have drawn another one; without a draw that is another input.
-    """
+    """B17: an earlier attempt may have drawn another one; without a draw that is another input."""
     target = Target.parse({"name": "S", "subjects": ["orders.*"]})
     client = Client(connection_of("nats://model"))
     stored = pa.record_batch({

@@ -20,18 +20,14 @@ from ...kits.targets import targets_of
 
 
 def test_a_row_without_headers_is_a_pub():
-    """
-    Without headers and ids a row is a PUB with its number in the reply subject.
-    """
+    """Without headers and ids a row is a PUB with its number in the reply subject."""
     rows = pa.record_batch({"subject": ["a.b", "c"], "data": pa.array([b"x", b""])})
 
     assert frames(Encoder("IN"), rows) == [b"PUB a.b IN.0 1\r\nx\r\n", b"PUB c IN.1 0\r\n\r\n"]
 
 
 def test_rows_are_numbered_through_all_batches():
-    """
-    The number of a row is its position in the task's input, whatever the batches.
-    """
+    """The number of a row is its position in the task's input, whatever the batches."""
     encoder = Encoder("IN", subject="s", id_prefix="P-7")
     encoder.encode(batch(3))
     encoder.encode(batch(0))
@@ -48,9 +44,7 @@ def test_rows_are_numbered_through_all_batches():
     ids=str,
 )
 def test_data_may_be_text_or_bytes(type):
-    """
-    The payload is the text's UTF-8 or the bytes.
-    """
+    """The payload is the text's UTF-8 or the bytes."""
     data = pa.array(["é"]).cast(pa.binary()).cast(type)
 
     assert frames(Encoder("IN", subject="s"), pa.record_batch({"data": data})) == [
@@ -59,18 +53,14 @@ def test_data_may_be_text_or_bytes(type):
 
 
 def test_the_option_subject_wins_over_the_column():
-    """
-    The option names the subject of all rows, as the Kafka sink's topic does.
-    """
+    """The option names the subject of all rows, as the Kafka sink's topic does."""
     rows = batch(2, subject=pa.array(["a", None]))
 
     assert [f.split()[1] for f in frames(Encoder("IN", subject="s"), rows)] == [b"s", b"s"]
 
 
 def test_ids_of_rows():
-    """
-    A row's id is its msg_id, else the one among its headers, else a made one.
-    """
+    """A row's id is its msg_id, else the one among its headers, else a made one."""
     headers = pa.array([None, [("Nats-Msg-Id", "h")], None], TEXTS)
     rows = batch(3, headers=headers, msg_id=pa.array(["m", None, None]))
     ids = [dict(wire.parse_headers(f.split(b"\r\n", 1)[1])).get("Nats-Msg-Id")
@@ -80,9 +70,7 @@ def test_ids_of_rows():
 
 
 def test_no_ids_are_made_without_a_prefix():
-    """
-    With exactlyOnce=false only given ids are sent.
-    """
+    """With exactlyOnce=false only given ids are sent."""
     rows = batch(2, msg_id=pa.array(["m", None]))
 
     assert frames(Encoder("IN", subject="s"), rows) == [
@@ -92,9 +80,7 @@ def test_no_ids_are_made_without_a_prefix():
 
 
 def test_an_empty_batch_is_no_publishes():
-    """
-    No rows, no frames.
-    """
+    """No rows, no frames."""
     block = Encoder("IN").encode(batch(0, subject=pa.array([], pa.string())))
 
     assert (block.first, block.end, list(block.offsets)) == (0, 0, [0])
@@ -102,9 +88,7 @@ def test_an_empty_batch_is_no_publishes():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_slice_equals_the_general_path(seed):
-    """
-    Vectorised frames equal those built one by one, for any mix of nulls, headers and slices.
-    """
+    """Vectorised frames equal those built one by one, for any mix of nulls, headers and slices."""
     rng = random.Random(seed)
     kind = rng.choice([TEXTS, LISTS])
     count = rng.randrange(1, 60)
@@ -165,9 +149,7 @@ def stream(name: str, *subjects: str) -> Target:
 
 
 def test_messages_of_several_blocks_in_one():
-    """
-    Joined, each message keeps its subject, stream, headers, data, id, number and priority.
-    """
+    """Joined, each message keeps its subject, stream, headers, data, id, number and priority."""
     known = {"a": stream("A", "a"), "b": stream("B", "b"), "c": stream("C", "c")}
     builder = MessageBuilder(targets=targets_of(known.get))
     given = [
@@ -194,9 +176,7 @@ def test_messages_of_several_blocks_in_one():
 
 
 def test_messages_in_another_order():
-    """
-    Taken by their places, messages are whole.
-    """
+    """Taken by their places, messages are whole."""
     builder = MessageBuilder(id_prefix="p")
     found = builder.build(batch(4, subject=list("abcb")))
     found = replace(found, priorities=pa.array([0, 1, 2, 1], pa.int8()))

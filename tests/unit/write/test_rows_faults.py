@@ -79,9 +79,7 @@ _NOT_UTF8 = (
     ids=lambda value: None if isinstance(value, pa.RecordBatch) else str(value)[:40],
 )
 def test_a_row_that_is_no_message_is_named(rows, message):
-    """
-    What cannot be a message is an error with the row's number, before anything is sent.
-    """
+    """What cannot be a message is an error with the row's number, before anything is sent."""
     if "subject" not in rows.schema.names:
         rows = rows.append_column("subject", pa.array(["s"] * rows.num_rows))
     encoder = Encoder("IN", partition=5, max_payload=100)
@@ -92,9 +90,7 @@ def test_a_row_that_is_no_message_is_named(rows, message):
 
 
 def test_max_payload_counts_the_headers():
-    """
-    Headers and data together must fit what the server takes.
-    """
+    """Headers and data together must fit what the server takes."""
     rows = batch(1, data=pa.array(["y" * 80]))
 
     with pytest.raises(RowError, match="max_payload"):
@@ -168,9 +164,7 @@ def test_max_payload_counts_the_headers():
     ids=lambda value: None if isinstance(value, dict) else str(value)[:40],
 )
 def test_a_wrong_column_is_named(columns, message):
-    """
-    A column that cannot be written is an error naming it.
-    """
+    """A column that cannot be written is an error naming it."""
     with pytest.raises(ColumnError, match=message):
         check_schema(pa.schema(columns), False)
 
@@ -190,9 +184,7 @@ def test_rows_go_into_buckets_of_others():
 
 
 def test_two_columns_of_one_name_are_refused():
-    """
-    Which of two is meant, nobody can say.
-    """
+    """Which of two is meant, nobody can say."""
     with pytest.raises(ColumnError, match="column 'data': there are two"):
         check_schema(pa.schema([("data", pa.string()), ("data", pa.string())]), True)
     with pytest.raises(ColumnError, match="column 'DATA': there are two"):
@@ -200,9 +192,7 @@ def test_two_columns_of_one_name_are_refused():
 
 
 def test_names_of_columns_have_no_case():
-    """
-    They match whatever their case, as everywhere in Spark.
-    """
+    """They match whatever their case, as everywhere in Spark."""
     rows = {"Subject": ["a"], "DATA": ["x"], "Msg_Id": ["m"], "Ttl": ["5s"]}
     keys = {"KEY": ["k"], "Value": ["x"], "Operation": ["put"]}
     messages = builder().build(pa.record_batch(rows))
@@ -212,9 +202,7 @@ def test_names_of_columns_have_no_case():
 
 
 def test_column_errors_pickle():
-    """
-    The error crosses processes as it is.
-    """
+    """The error crosses processes as it is."""
     error = pickle.loads(pickle.dumps(ColumnError("x", "no")))
 
     assert str(error) == "column 'x': no"
@@ -318,9 +306,7 @@ def test_what_of_an_unfit_row_can_be_written_is_kept():
 
 
 def test_columns_of_views():
-    """
-    Arrow cannot filter them as they are.
-    """
+    """Arrow cannot filter them as they are."""
     views = {"data": pa.string_view(), "subject": pa.string_view()}
     rows = pa.record_batch({name: pa.array(["a", "b c"], type) for name, type in views.items()})
     sound, unfit = builder(rejects=True).build(rows).parted()
@@ -329,9 +315,7 @@ def test_columns_of_views():
 
 
 def test_a_subject_that_is_no_text_is_none():
-    """
-    What is not UTF-8 cannot stand in a dead letter; its reason shows it.
-    """
+    """What is not UTF-8 cannot stand in a dead letter; its reason shows it."""
     rows = batch(2, subject=pa.Array.from_buffers(*_NOT_UTF8))
     sound, unfit = builder(rejects=True).build(rows).parted()
 

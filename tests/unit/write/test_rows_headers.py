@@ -20,9 +20,7 @@ from ...kits.targets import targets_of
     ids=["text", "list"],
 )
 def test_headers_are_written_in_order(type, headers):
-    """
-    Each header value is a line, in the order of the map, behind the id.
-    """
+    """Each header value is a line, in the order of the map, behind the id."""
     rows = batch(3, headers=pa.array([headers, None, []], type))
     lines = [
         (name, value)
@@ -44,9 +42,7 @@ def test_headers_are_written_in_order(type, headers):
 
 
 def test_null_lists_of_headers_have_no_lines():
-    """
-    A header whose list is empty or null is no line.
-    """
+    """A header whose list is empty or null is no line."""
     rows = batch(1, headers=pa.array([[("a", None), ("b", []), ("c", ["1"])]], LISTS))
 
     assert frames(Encoder("IN", subject="s"), rows) == [
@@ -74,9 +70,7 @@ def test_what_the_server_acts_on_comes_first():
 
 
 def test_a_copied_id_comes_first():
-    """
-    So does one that is among the headers.
-    """
+    """So does one that is among the headers."""
     headers = [("a", "Nats-Msg-IdNats-Msg-Id"), ("Nats-Msg-Id", "7")]
     rows = batch(1, headers=pa.array([headers], TEXTS))
 
@@ -87,9 +81,7 @@ def test_a_copied_id_comes_first():
 
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
 def test_a_trace_of_the_application_goes_on_but_not_into_the_server(name):
-    """
-    Its header is copied, and with it what tells the server not to trace the row.
-    """
+    """Its header is copied, and with it what tells the server not to trace the row."""
     rows = batch(2, headers=pa.array([[("a", "1"), (name, "00-1-2-01"), ("b", "2")], []], TEXTS))
     lines = [("a", "1"), (name, "00-1-2-01"), ("Nats-Trace-Dest", "trace disabled"), ("b", "2")]
 
@@ -101,9 +93,7 @@ def test_a_trace_of_the_application_goes_on_but_not_into_the_server(name):
 
 @pytest.mark.parametrize("name", sorted(NOT_WRITTEN))
 def test_no_header_of_the_list_is_written(name):
-    """
-    Byte by byte, as the server compares; in other letters it is a header like any other.
-    """
+    """Byte by byte, as the server compares; in other letters it is a header like any other."""
     other = [(name.lower(), "3"), (f"{name}-", "4"), (f"X-{name}", "5")]
     rows = batch(1, headers=pa.array([[(name, "1"), *other, (name, "2")]], TEXTS))
 
@@ -126,9 +116,7 @@ def test_headers_that_are_the_servers_are_left_out():
 
 
 def test_what_a_row_expects_of_the_stream_is_kept():
-    """
-    Expected sequences are the row's own.
-    """
+    """Expected sequences are the row's own."""
     expects = [("Nats-Expected-Last-Sequence", "4"), ("Nats-Expected-Last-Subject-Sequence", "2")]
     rows = batch(1, headers=pa.array([expects], TEXTS))
 
@@ -189,9 +177,7 @@ def test_a_copied_rollup_purges_no_stream():
 
 @pytest.mark.parametrize("ttl", ["never", "5", "90s", "1h30m", "1.5h", "100ms", None])
 def test_a_ttl_is_a_header(ttl):
-    """
-    The column goes out as the message's TTL; null is none.
-    """
+    """The column goes out as the message's TTL; null is none."""
     expected = wire.header_block([("Nats-TTL", ttl)]) if ttl else b""
 
     assert frames(Encoder("IN", subject="s"), batch(1, ttl=pa.array([ttl], pa.string()))) == [

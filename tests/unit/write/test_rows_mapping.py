@@ -15,9 +15,7 @@ from ...kits.mappings import map_one
 
 
 def test_subjects_are_mapped():
-    """
-    The mapping is applied to the column's and to the option's subject.
-    """
+    """The mapping is applied to the column's and to the option's subject."""
     mapping = SubjectMapping.parse('{"flights.*.*": "flights.{{partition(4,1)}}.$1.$2"}')
     rows = batch(2, subject=pa.array(["flights.JFK.LAX", "other"]))
     expected = map_one(mapping, "flights.JFK.LAX").encode()
@@ -32,9 +30,7 @@ LOSSY = '{"foo": [{"destination": "foo", "weight": "30%"}, {"destination": "bar"
 
 
 def test_rows_the_mapping_loses_are_counted_and_left_out():
-    """
-    Rows keep their numbers and ids, whichever of them are lost.
-    """
+    """Rows keep their numbers and ids, whichever of them are lost."""
     encoder = Encoder("IN", subject="foo", mapping=SubjectMapping.parse(LOSSY), id_prefix="P")
     first, second = (encoder.builder.build(batch(500)) for _ in range(2))
     kept = [*first.rows.to_pylist(), *second.rows.to_pylist()]
@@ -46,9 +42,7 @@ def test_rows_the_mapping_loses_are_counted_and_left_out():
 
 
 def test_weights_choose_by_the_id_wherever_the_row_stands():
-    """
-    A row with an id goes the same way at every place of the input.
-    """
+    """A row with an id goes the same way at every place of the input."""
     mapping = SubjectMapping.parse(LOSSY)
     ids = [f"order-{i}" for i in range(200)]
 
@@ -64,9 +58,7 @@ def test_weights_choose_by_the_id_wherever_the_row_stands():
 
 @pytest.mark.parametrize("key", ["subject", "customer"])
 def test_a_key_chooses_instead_of_the_id(key):
-    """
-    Rows of one key go one way, whatever their ids.
-    """
+    """Rows of one key go one way, whatever their ids."""
     rule = {"o.*": [{"destination": "a.$1", "weight": 50}, {"destination": "b.$1", "weight": 50}]}
     made = builder(mapping=SubjectMapping.parse(json.dumps(rule)), mapping_key=key)
     messages = made.build(
@@ -88,9 +80,7 @@ ALL_LOST = '{"foo.loss": [{"destination": "foo.loss", "weight": 0}]}'
 
 @pytest.mark.parametrize("rejects", [False, True])
 def test_a_mapping_that_loses_all_of_a_subject(rejects):
-    """
-    Rows of a source whose destination has the weight 0 are lost, and the others go on.
-    """
+    """Rows of a source whose destination has the weight 0 are lost, and the others go on."""
     made = builder(mapping=SubjectMapping.parse(ALL_LOST), rejects=rejects)
     rows = batch(4, subject=pa.array(["foo.loss", "foo", "foo.loss", "foo"]))
     messages = made.build(rows)
@@ -106,9 +96,7 @@ def test_a_mapping_that_loses_all_of_a_subject(rejects):
 
 
 def test_a_check_that_finds_nothing_ends(monkeypatch):
-    """
-    Rows are looked at again only if a check has taken some away.
-    """
+    """Rows are looked at again only if a check has taken some away."""
     made = builder(rejects=True)
 
     def finds_nothing(*args):

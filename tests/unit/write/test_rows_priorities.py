@@ -12,9 +12,7 @@ from ...kits.options import priorities_of
 
 
 def test_priorities_of_rows():
-    """
-    A3 to A7 over a batch: by subject, column, header, claim, the claim of a header, and none.
-    """
+    """A3 to A7 over a batch: by subject, column, header, claim, the claim of a header, and none."""
     rules = priorities_of(
         subjects=(("vip.>", Priority.CRITICAL),),
         header="X-Priority",
@@ -42,9 +40,7 @@ def test_priorities_of_rows():
 
 
 def test_a4_the_header_is_forwarded():
-    """
-    A4: the header that decides stays a header of the message.
-    """
+    """A4: the header that decides stays a header of the message."""
     batch = pa.record_batch(
         {
             "subject": pa.array(["a"]),
@@ -59,9 +55,7 @@ def test_a4_the_header_is_forwarded():
 
 
 def test_a_resolver_sees_the_row():
-    """
-    A6: a function of the user's gets subject, payload and headers of rows without a priority.
-    """
+    """A6: a function of the user's gets subject, payload and headers of rows without a priority."""
     seen = []
 
     def resolve(publish):
@@ -85,9 +79,7 @@ def test_a_resolver_sees_the_row():
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
 def test_a_claim_is_found_whatever_form_its_texts_have(text):
-    """
-    Spark may send LARGE_STRING; a slice of a batch keeps to its own rows.
-    """
+    """Spark may send LARGE_STRING; a slice of a batch keeps to its own rows."""
     rows = [[("t", "free")], None, [("x", "free"), ("t", "acme")], [], [("t", None)]]
     batch = pa.record_batch(
         {
@@ -108,9 +100,7 @@ def test_a_claim_is_found_whatever_form_its_texts_have(text):
 
 @pytest.mark.parametrize("values", [None, []])
 def test_a_resolver_does_not_see_headers_without_a_value(values):
-    """
-    They go out as no header, too.
-    """
+    """They go out as no header, too."""
     headers = pa.array([[("h", values)]], pa.map_(pa.string(), pa.list_(pa.string())))
     batch = pa.record_batch({"data": [b""], "subject": ["a"], "headers": headers})
     seen = []

@@ -43,9 +43,7 @@ def stream(tail: bytes, stored: bytes | None, count: int, rng: random.Random) ->
 @pytest.mark.parametrize("first", [0, 150])
 @pytest.mark.parametrize("seed", [1, *fresh(__name__)])
 def test_all_are_cut_the_same(tail, stored, first, seed, monkeypatch):
-    """
-    Messages that are alike are cut as others are; also where their numbers become longer.
-    """
+    """Messages that are alike are cut as others are; also where their numbers become longer."""
     rng = random.Random(seed)
     frames = stream(tail, stored, 300, rng)[first:]
     window = b"".join(frames) + frames[0]
@@ -62,9 +60,7 @@ def test_all_are_cut_the_same(tail, stored, first, seed, monkeypatch):
 
 @WAYS
 def test_alike_are_nearly_all(tail, stored, monkeypatch):
-    """
-    Where facts are as long as each other's, and sizes of one digit more or less.
-    """
+    """Where facts are as long as each other's, and sizes of one digit more or less."""
     monkeypatch.setattr(cuts, "_other_lines", lambda *_: None)
     frames = stream(tail, stored, 300, random.Random(1))[152:]
     found = cut(b"".join(frames), WORDS, 5, tail, 1000, False)
@@ -110,9 +106,7 @@ def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, seed):
 
 @WAYS
 def test_sizes_tell_what_is_block_and_what_is_payload(tail, stored):
-    """
-    Also where a block has a line more than others, and the payload is empty.
-    """
+    """Also where a block has a line more than others, and the payload is empty."""
     frames = stream(tail, stored, 60, random.Random(1))
     more = Message(
         1, data=b"", stored=b"NATS/1.0\r\n%bB: 2\r\n\r\n" % (b"A: 1\r\n" * (stored == ID))

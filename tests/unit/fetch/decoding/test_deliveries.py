@@ -339,9 +339,7 @@ def test_sizes_that_cannot_be_take_nothing(monkeypatch, minimum, sizes, headers)
 
 
 def test_more_sizes_than_are_remembered():
-    """
-    Any number of different sizes is cut right, also where they are forgotten on the way.
-    """
+    """Any number of different sizes is cut right, also where they are forgotten on the way."""
     messages = [
         Message(i, headers=[("A", "x" * (i % 97))], data=b"y" * (i % 83)) for i in range(1, 9000)
     ]
@@ -354,9 +352,7 @@ def test_more_sizes_than_are_remembered():
 
 @pytest.mark.parametrize("length", [200, 3000, 20_000])
 def test_a_window_that_ends_within_a_line(length):
-    """
-    A subject may be longer than many messages before it.
-    """
+    """A subject may be longer than many messages before it."""
     messages = [Message(i, data=b"x") for i in range(1, 301)]
     messages += [Message(i, "s" * length, b"y") for i in range(301, 401)]
     buffer = b"".join(m.delivered(i, 9) for i, m in enumerate(messages, 1))
@@ -367,9 +363,7 @@ def test_a_window_that_ends_within_a_line(length):
 
 
 def test_a_window_that_ends_within_its_first_line():
-    """
-    Nothing is cut of it, and nothing fails.
-    """
+    """Nothing is cut of it, and nothing fails."""
     line = Message(1).delivered(1, 9).partition(b"\r\n")[0]
     for end in range(len(line) + 2):
         assert deliveries.cut((line + b"\r\n")[:end], WORDS, 5, TAIL, 10) is None

@@ -31,9 +31,7 @@ def test_operations(headers, what, purge):
 
 
 def test_columns():
-    """
-    A whole column is told at once, and its markers left out.
-    """
+    """A whole column is told at once, and its markers left out."""
     schema = arrow_schema(include_headers=True)
     headers = [case[0] for case in CASES]
     rows = len(headers)

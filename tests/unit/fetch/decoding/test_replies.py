@@ -73,9 +73,7 @@ def test_any_messages_come_out_as_they_went_in(shape, seed):
 @pytest.mark.parametrize("headers", [[], STALE], ids=["bare", "headers"])
 @pytest.mark.parametrize("data", LOOKALIKES, ids=repr)
 def test_one_message(data, headers):
-    """
-    A single message is enough, whatever it holds.
-    """
+    """A single message is enough, whatever it holds."""
     messages = [Message(2**62, "a", data, headers)]
 
     check(cut(frames(messages), PREFIX, "S"), messages)
@@ -149,9 +147,7 @@ def test_sizes_that_cannot_be_are_no_cut(sizes):
 
 @pytest.mark.parametrize("headers", [[], STALE], ids=["bare", "headers"])
 def test_columns_outlive_the_bytes(headers):
-    """
-    What was cut does not change when the buffer that it came in is used again.
-    """
+    """What was cut does not change when the buffer that it came in is used again."""
     messages = [Message(i, f"a.{i}", b"%d" % i, headers) for i in range(1, 100)]
     buffer = bytearray(frames(messages) + b"not a part of it")
     size = len(buffer) - len(b"not a part of it")
@@ -220,9 +216,7 @@ def test_the_line_of_a_frame_in_a_payload_does_not_become_one(data):
 
 @pytest.mark.parametrize("wrong", [b"HMSG", b"", b"HMSG _INBOX.abc 7 "], ids=repr)
 def test_no_messages(wrong):
-    """
-    Bytes without a message give none.
-    """
+    """Bytes without a message give none."""
     assert cut(wrong, PREFIX, "S") is None
 
 
@@ -231,9 +225,7 @@ def test_no_messages(wrong):
     [([1], True), ([1, 2, 9], True), ([1, 1], False), ([3, 2], False), ([1, 3, 2, 4], False)],
 )
 def test_ascending(sequences, ascending):
-    """
-    Replies know whether their sequences ascend.
-    """
+    """Replies know whether their sequences ascend."""
     found = cut(frames([Message(seq) for seq in sequences]), PREFIX, "S")
 
     assert found is not None and found.ascending() is ascending

@@ -108,9 +108,7 @@ def test_direct_rows_of_one_beginning(seed, headers):
 
 
 def test_schema_is_sparks():
-    """
-    The columns are exactly those of the design, with the types Spark takes.
-    """
+    """The columns are exactly those of the design, with the types Spark takes."""
     headers = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
     assert arrow_schema(False) == pa.schema(
@@ -205,9 +203,7 @@ def test_scans_stop_when_a_batch_is_full():
 
 
 def test_a_range_cuts_both_ends():
-    """
-    Only `after < sequence <= upto` becomes rows, in both decoders.
-    """
+    """Only `after < sequence <= upto` becomes rows, in both decoders."""
     messages = [Message(s) for s in (5, 6, 8, 9)]
     frames, builder = Deliveries(False), RowBuilder("S", False)
     frames.scan(b"".join(m.delivered(i, 9) for i, m in enumerate(messages)), 0, SID, TAIL)
@@ -227,9 +223,7 @@ def test_a_range_cuts_both_ends():
     ids=str,
 )
 def test_classified_rows(partition, expected):
-    """
-    With a classifier a direct read keeps the rows of its partition, or of any partition.
-    """
+    """With a classifier a direct read keeps the rows of its partition, or of any partition."""
     subjects = ["p.0.a", "p.1.a", "other", "p.1.b"]
     direct = columns([Message(i, s) for i, s in enumerate(subjects, 1)], True)
     codes = {"p.0.a": 0, "p.1.a": 1, "p.1.b": 1}
@@ -263,9 +257,7 @@ def strange(bad: bytes) -> tuple[Deliveries, Columns]:
 
 @pytest.mark.parametrize("bad", INVALID, ids=repr)
 def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
-    """
-    A subject that no STRING can hold is an error that says which sequence it is of.
-    """
+    """A subject that no STRING can hold is an error that says which sequence it is of."""
     frames, direct = strange(bad)
     builder = RowBuilder("S", False)
 
@@ -304,9 +296,7 @@ def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
 
 
 def test_subjects_of_messages_that_do_not_count_may_be_anything():
-    """
-    What a range, a partition or a choice of sequences leaves out is no error.
-    """
+    """What a range, a partition or a choice of sequences leaves out is no error."""
     _, direct = strange(b"a.\xff")
     builder = RowBuilder("S", False)
     assert builder.batch(direct, 42, 99)["sequence"].to_pylist() == [43]
@@ -320,9 +310,7 @@ def test_subjects_of_messages_that_do_not_count_may_be_anything():
 
 
 def test_rows_that_are_left_out_leave_no_empty_batch():
-    """
-    Batches that have none are handed on as they are.
-    """
+    """Batches that have none are handed on as they are."""
     _, direct = strange(b"a.\xff")
     builder = RowBuilder("S", False, "drop")
     none, all_ = (builder.batch(direct, after, 42) for after in (41, 0))
@@ -334,9 +322,7 @@ def test_rows_that_are_left_out_leave_no_empty_batch():
 
 
 def test_messages_as_they_are_stored():
-    """
-    Whatever their subjects are; headers only where they were asked for.
-    """
+    """Whatever their subjects are; headers only where they were asked for."""
     _, direct = strange(b"a.\xff")
     batch = StoredBuilder().batch(direct, 41, 42)
     assert batch["subject"].to_pylist() == [b"a.\xff"]
@@ -359,9 +345,7 @@ def test_reaching_the_end(sequence, pending, end, reached, prefix):
 
 
 def test_reprs_show_the_state():
-    """
-    What gathers says how much it holds.
-    """
+    """What gathers says how much it holds."""
     frames, _ = scanned(Message(1, data=b"xy").delivered(1, 0))
 
     assert repr(frames).startswith("<Deliveries 1 messages, ")

@@ -1,0 +1,45 @@
+"""The project weighs no more than yesterday, and each module is one that a reader can hold."""
+
+from __future__ import annotations
+
+from ..kits.budget import BUDGETS, NOW, PACKAGE, weighed
+
+MAX_LINES = 450
+"""Of a module."""
+
+LONGER = {
+    "client.connection": 610,
+    "client.jetstream": 730,
+    "errors": 540,
+    "fetch.directcalls": 560,
+    "fetch.gets": 500,
+    "fetch.survey": 630,
+    "operations.inspection.findings": 690,
+    "operations.inspection.inspector": 540,
+    "outbox.admission": 470,
+    "publish.lanes.lane": 490,
+    "publish.metrics": 490,
+    "publish.publisher": 480,
+    "readstream.lease": 480,
+    "readstream.rangedriver": 510,
+    "values": 590,
+}
+"""Modules with more lines, and how many they may have today."""
+
+
+def test_nothing_weighs_more_than_yesterday():
+    """What goes lowers the numbers of `NOW`; what comes has to make room for itself."""
+    assert {name: n for name, n in weighed().items() if n > max(NOW[name], BUDGETS[name])} == {}
+
+
+def test_a_module_can_be_read_at_one_sitting():
+    """No module has more than 450 lines, but for those that had more yesterday."""
+    lines = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): len(
+            path.read_text().splitlines()
+        )
+        for path in PACKAGE.rglob("*.py")
+    }
+
+    assert {name: n for name, n in lines.items() if n > LONGER.get(name, MAX_LINES)} == {}
+    assert set(LONGER) <= set(lines)
