@@ -11,7 +11,8 @@ import re
 
 import pytest
 
-from pyspark_jetstream.client import info, wire
+from pyspark_jetstream.client import answers as members
+from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.decoding import cuts, rows
 from pyspark_jetstream.fetch.gets import Gets
@@ -69,7 +70,10 @@ BREAKS = {
         lambda patch: patch.setattr(Gets, "_sorted_out", lambda self, frames, ours: b""),
     ),
     "fractions count": ("acks", lambda patch: patch.setattr(answers, "_count", int)),
-    "any message is one": ("api", lambda patch: patch.setattr(info, "_MESSAGE", lambda any: any)),
+    "any headers are Base64": (
+        "api",
+        lambda patch: patch.setitem(members._SCALARS, "hdrs", lambda any: any),
+    ),
 }
 """Each breaks a decoder of one kind."""
 
