@@ -55,7 +55,7 @@ def test_a_query_while_it_runs_and_afterwards(
             reached.set()
             assert go_on.wait(120)
 
-    frame = stream_df(**options, maxRecordsPerTrigger=40, directBelow="0")
+    frame = stream_df(**options, maxRecordsPerTrigger=40)
     frame.sparkSession.conf.set("spark.sql.streaming.offsetLog.formatVersion", str(version))
     checkpoint = tmp_path / "checkpoint"
     try:
