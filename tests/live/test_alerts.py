@@ -73,14 +73,6 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          'up{job="pyspark-jetstream", instance="b"}': "1x25"},
         {(7, "ExporterDown"): [], (20, "ExporterDown"): [{"instance": "a"}]},
     ),
-    "nobody reads one stream; others are read, idle, or shared": (
-        {reader("pinned", "gone", "0"): "1x10 0x50", reader("lag_messages", "gone", "0"): "0+5x60",
-         reader("pinned", "half", "0"): "0x60", reader("pinned", "half", "1"): "1x60",
-         reader("lag_messages", "half", "0"): "7x60",
-         reader("pinned", "idle", "0"): "0x60", reader("lag_messages", "idle", "0"): "0x60",
-         reader("lag_messages", "shared", "0"): "7x60"},
-        {(12, "NobodyReads"): [], (30, "NobodyReads"): [{"query": "gone", "stream": "S"}]},
-    ),
     "one lag grows, one is high and falls, one is small": (
         {reader("lag_messages", "grows"): "0+500x60",
          reader("lag_messages", "falls"): "90000-500x60",
@@ -216,15 +208,13 @@ def test_a_real_prometheus_fires_them(
     prometheus: Prometheus, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
 ) -> None:
     """
-    A query's consumer with messages and nobody pinned, and dead letters that become more: both
-    alerts fire.
+    A query's consumer that is paused, and dead letters that become more: both alerts fire.
     """
     stream = new_stream()
     js.create_consumer(stream, {
-        "durable_name": "q-0", "ack_policy": "none", "priority_groups": ["spark"],
-        "priority_policy": "pinned_client", "metadata": Owner("q", "h", 1).metadata,
+        "durable_name": "q-0", "ack_policy": "none", "pause_until": "2100-01-01T00:00:00Z",
+        "metadata": Owner("q", "h", 1).metadata,
     })  # fmt: skip
-    js.publish(f"{stream}.x", b"", [])
     report: dict[str, Any] = {
         "type": "metrics", "producer_id": 1, "run": "r", "query_id": WRITES, "batch_id": 0,
         "sequence": 0, "final": False,
@@ -233,7 +223,7 @@ def test_a_real_prometheus_fires_them(
     deadline = time.monotonic() + 120
     try:
         seen: set[str] = set()
-        while not seen >= {"JetStreamNobodyReads", "JetStreamDeadLetters"}:
+        while not seen >= {"JetStreamConsumerPaused", "JetStreamDeadLetters"}:
             assert time.monotonic() < deadline, seen
             report["sequence"] += 1
             report["metrics"] = {

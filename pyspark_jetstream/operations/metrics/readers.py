@@ -1,4 +1,4 @@
-"""What the server knows of the queries that read: lag, pins, pauses and redeliveries."""
+"""What the server knows of the queries that read: lag, pauses and redeliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...fetch.owner import Owner
 
 READERS: Final = {
     "jetstream_read_lag_messages": "Messages that no batch has yet.",
-    "jetstream_read_pinned": "1 while a client is pinned: a query plans and settles by it.",
     "jetstream_read_paused": "1 while the consumer is paused.",
     "jetstream_read_ack_pending_messages": "Claims that are not acknowledged.",
     "jetstream_read_redelivered_messages": "Those of them that were delivered more than once.",
@@ -57,15 +56,11 @@ def _is_shared(config: dict[str, Any]) -> bool:
 
 
 def _values(facts: dict[str, Any]) -> dict[str, float]:
-    config, groups = facts["config"], facts.get("priority_groups") or []
     values = {
         "jetstream_read_lag_messages": facts.get("num_pending", 0),
         "jetstream_read_paused": int(bool(facts.get("paused"))),
     }
-    if config.get("priority_policy") == "pinned_client":
-        pinned = any(group.get("pinned_client_id") for group in groups)
-        values["jetstream_read_pinned"] = int(pinned)
-    if config.get("ack_policy", "none") != "none":
+    if facts["config"].get("ack_policy", "none") != "none":
         values["jetstream_read_ack_pending_messages"] = facts.get("num_ack_pending", 0)
         values["jetstream_read_redelivered_messages"] = facts.get("num_redelivered", 0)
     return values
