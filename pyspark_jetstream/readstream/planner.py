@@ -215,7 +215,7 @@ class BatchPlanner:
         if layout.is_several and reads:
             infos = {read.stream: infos[read.stream] for read in reads}
             reads = self._with_gone(reads, *logged)
-        wanted = max(options.cut.min_partitions or 0, len(reads))
+        wanted = options.cut.min_partitions or 0
         tasks = range_tasks(options, self._survey, infos, reads, wanted, options.priority_group)
         if layout.is_several:
             most = max(1, len(tasks) // (options.cut.min_partitions or 1))

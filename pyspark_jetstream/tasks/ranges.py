@@ -120,13 +120,15 @@ def range_tasks(
 
     Args:
         infos: the streams; of several those that are gone are none of them.
-        wanted: into how many tasks all reads are cut, by their sequences.
+        wanted: into how many tasks all reads are cut, by their sequences; if there are as many
+            reads, none is cut: the rows of a partition stay in order.
         group: the priority group of consumers.
     """
     sequences = max(1, sum(read.end - read.start for read in reads))
     tasks: list[ReadTask] = []
     for read in reads:
-        parts = -(-wanted * (read.end - read.start) // sequences)
+        length = read.end - read.start
+        parts = -(-wanted * length // sequences) if wanted > len(reads) else 1
         most = options.cut.max_records_per_partition
         ranges = planning.split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)

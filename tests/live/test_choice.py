@@ -13,6 +13,9 @@ from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead
 from ..kits.options import connection_of
 from ..kits.pins import Query
 from ..kits.ranges import fill, sequences
+from ..kits.reading import query
+
+__all__ = ["query"]
 
 LAYOUTS = ["one", "filtered", "streams", "several"]
 
@@ -223,3 +226,16 @@ def test_a_batch_in_one_pass_of_a_stream_that_is_no_more(nats_server, js, new_st
 
     assert tasks and not rows_left
     assert found == list(range(1, 1001))
+
+
+def test_a_partition_is_one_task_however_long_the_others_are(new_stream, publish, query):
+    """Where nothing asks for more tasks each partition is one, which keeps its rows in order."""
+    _, options = made(new_stream, "streams")
+    reader = query(**options)
+    reader.plan()
+    reader.commit()
+    name = str(options["stream"]).format(partition="%d")
+    publish([(f"{name % p}.x", b"") for p in (0, 0, 0, 1, 1)])
+    reader.plan()
+
+    assert len(reader.tasks()) == 2
