@@ -41,8 +41,8 @@ def test_a_query_while_it_runs_and_afterwards(
     """
     While a batch runs the checkpoint shows it as planned, with what was committed before, the
     positions of the consumers and what is left to read; afterwards all is read; at no time is
-    there a problem. That the checkpoint is set back is noted. The consumers name the query as Spark
-    does.
+    there a problem. That the checkpoint is set back is noted. The consumers name the query as its
+    option `queryName` does.
     """
     name = new_stream()
     publish(numbered(name, 100, 2))
@@ -55,7 +55,7 @@ def test_a_query_while_it_runs_and_afterwards(
             reached.set()
             assert go_on.wait(120)
 
-    frame = stream_df(**options, maxRecordsPerTrigger=40)
+    frame = stream_df(**options, maxRecordsPerTrigger=40, queryName=f"alerts {version}")
     frame.sparkSession.conf.set("spark.sql.streaming.offsetLog.formatVersion", str(version))
     checkpoint = tmp_path / "checkpoint"
     try:
