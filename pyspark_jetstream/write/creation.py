@@ -77,7 +77,7 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
                     "stream=%s exists, and createStream leaves it as it is. These settings of the"
                     " stream differ from the write's options: %s. If the stream is right, do"
                     " nothing. Else change the stream from Python%s",
-                    *fields, further("guides/streams"),
+                    *fields, further("guides/writing"),
                 )  # fmt: skip
 
 

@@ -1,23 +1,19 @@
 """
-The tables of docs/reliability.md, of files of results: `python -m tests.chaos.table FILE ...`, and
-with `--neighbours` the one of its section on neighbours.
+Tables of files of results, printed as Markdown: `python -m tests.chaos.table FILE ...`, and with
+`--neighbours` how often each kind of fault was, and what came of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from .cases import MATRIX
-
-PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
-BEGIN: Final = "<!-- written by python -m tests.chaos.table -->\n"
-NEIGHBOURS: Final = "<!-- written by python -m tests.chaos.table --neighbours -->\n"
-END: Final = "<!-- end -->\n"
 
 
 def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -61,12 +57,6 @@ def by_kind(results: list[dict[str, Any]]) -> str:
         f"| fault | times | expected | came | seeds of surprises |\n|---|---|---|---|---|\n"
         f"{''.join(lines)}"
     )
-
-
-def written(page: str, text: str, begin: str = BEGIN) -> str:
-    """The page with these tables behind `begin`; what stands around them stays."""
-    head, _, rest = page.partition(begin)
-    return f"{head}{begin}\n{text}\n{END}{rest.partition(END)[2]}"
 
 
 def _summary(results: list[dict[str, Any]], failed: int) -> str:
@@ -144,16 +134,13 @@ def _plain(text: str) -> str:
 
 
 def main() -> None:
-    """Writes the page."""
+    """Prints them."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.table", description=__doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--neighbours", action="store_true")
     arguments = parser.parse_args()
     results = read(arguments.files)
-    text, begin = (
-        (by_kind(results), NEIGHBOURS) if arguments.neighbours else (tables(results), BEGIN)
-    )
-    PAGE.write_text(written(PAGE.read_text(), text, begin))
+    sys.stdout.write(by_kind(results) if arguments.neighbours else tables(results))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """
 A producer and a controller of the throttle, over plain sockets.
 
-Rule 1: written from docs/throttle-protocol.md alone; nothing of the package is imported, so that a
+Rule 1: written from docs/overload.md alone; nothing of the package is imported, so that a
 test in which these and ours understand each other says that the page is complete.
 """
 

@@ -6,9 +6,10 @@ before it prints. Comments that readers do not see say the rest:
 
     <!-- not run: why -->            before a block that cannot be
     <!-- saved as: job.py -->        before a block that is a file, which a command runs
-    <!-- needs: pandas, grpc -->     modules without which the page cannot be run
+    <!-- needs: pandas, grpc -->     modules without which the section cannot be run
     <!-- first, bash: … -->          what must be there before the next block
     <!-- then, python: … -->         what must hold after the last one
+    <!-- anew -->                    what follows needs nothing of what stands before it
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from .places import ROOT
@@ -33,6 +35,8 @@ _HIDDEN = re.compile(r"^<!-- (?:first|then), (\w+):\n(.*?)^-->$", re.MULTILINE |
 _REASON = re.compile(r"<!-- not run: ([^>]+) -->\n+\Z")
 _FILE = re.compile(r"<!-- saved as: (\S+) -->\n+\Z")
 _NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
+_ANEW = re.compile(r"^<!-- anew -->$", re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,32 @@ def snippets(page: Path) -> list[Snippet]:
     return sorted(_found(page, page.read_text()), key=lambda each: each.line)
 
 
-def needs(page: Path) -> list[str]:
+@dataclass(frozen=True)
+class Section:
+    """A part of a page that is run by itself: a server without streams, a session of its own."""
+
+    name: str
+    snippets: list[Snippet]
+    needs: list[str]
     """Modules that its examples need, and that the package does not."""
-    found = _NEEDS.search(page.read_text())
-    return found[1].split(", ") if found else []
+
+
+def sections(page: Path) -> Iterator[Section]:
+    """The page's; one, where nothing begins anew."""
+    text = page.read_text()
+    starts = [0, *(match.start() for match in _ANEW.finditer(text)), len(text)]
+    for at, end in pairwise(starts):
+        part = text[at:end]
+        heading = _HEADING.search(part)
+        name = (
+            f"{page.relative_to(ROOT)}#{heading[1]}"
+            if at and heading
+            else str(page.relative_to(ROOT))
+        )
+        needs = _NEEDS.search(part)
+        lines = range(_line(text, at), _line(text, end) + 1)
+        found = [snippet for snippet in snippets(page) if snippet.line in lines]
+        yield Section(name, found, needs[1].split(", ") if needs else [])
 
 
 def _found(page: Path, text: str) -> Iterator[Snippet]:

@@ -1,4 +1,4 @@
-"""The configuration of docs/guides/permissions.md: each user does its work, and nothing more."""
+"""The configuration of docs/guides/login.md: each user does its work, and nothing more."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ authorization { users: [
 )
 def test_b25_who_may_publish_on_the_control_subject(user, password, status, says):
     """
-    B25: what docs/guides/permissions.md grants is enough; who may not publish there cannot stop
+    B25: what docs/guides/login.md grants is enough; who may not publish there cannot stop
     the sink; the password comes from the environment and is never shown.
     """
     with DevServer(ACCOUNTS) as server:

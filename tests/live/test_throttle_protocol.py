@@ -1,5 +1,5 @@
 """
-docs/throttle-protocol.md is enough to write either side from: producers and controllers that share
+docs/overload.md is enough to write either side from: producers and controllers that share
 no code with the package, and ours, understand each other.
 """
 

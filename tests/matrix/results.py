@@ -1,4 +1,4 @@
-"""Results: a line of JSON each in a file, and the table of docs/deployments.md made of them."""
+"""Results: a line of JSON each in a file, and the table made of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..kits.places import ROOT
 from .cells import CELLS
 
-PAGE = ROOT / "docs" / "deployments.md"
 _TABLE = "| how | Spark | Python | Java | pandas | result | run on |\n" + 7 * "|---" + "|\n"
 
 
@@ -45,12 +43,9 @@ def latest(path: Path) -> dict[str, Outcome]:
     return {each.name: each for each in outcomes}
 
 
-def written(page: str, outcomes: dict[str, Outcome]) -> str:
-    """The page with its table as it should be now; what stands before it stays."""
-    head, table, _ = page.partition(_TABLE)
-    if not table:
-        raise ValueError("the page has no table")
-    return head + _TABLE + "".join(_rows(outcomes)) + _servers(outcomes.values())
+def table(outcomes: dict[str, Outcome]) -> str:
+    """Every cell with what it came to, as Markdown."""
+    return _TABLE + "".join(_rows(outcomes)) + _servers(outcomes.values())
 
 
 def _rows(outcomes: dict[str, Outcome]) -> Iterable[str]:

@@ -250,11 +250,11 @@ SPARKS: dict[str, tuple[Callable[[Place], object], str]] = {
 
 @pytest.mark.parametrize("name", SPARKS)
 def test_what_spark_says_itself(place, name):
-    """What Spark refuses before it asks us is as docs/troubleshooting.md quotes it."""
+    """What Spark refuses before it asks us is as docs/runbook.md quotes it."""
     call, says = SPARKS[name]
     with pytest.raises(Exception) as caught:
         call(place)
-    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
 
     assert says in str(caught.value)
     assert says in page
@@ -263,7 +263,7 @@ def test_what_spark_says_itself(place, name):
 def test_a_thread_of_ones_own(place):
     """
     Spark looks a sink of Python up in the thread's active session, which a plain thread has not
-    before a DataFrame was made of Python data there, as docs/troubleshooting.md says.
+    before a DataFrame was made of Python data there, as docs/runbook.md says.
     """
     said: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Every example of README and docs runs, page by page, in the order in which it is read."""
+"""Every example of README and docs runs, section by section, in the order in which it is read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import ApiError
 from pyspark_jetstream.testing import find_server
 
 from ..conftest import connection_to
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
-from ..kits.snippets import OUTPUT, PAGES, Snippet, needs, snippets
+from ..kits.snippets import OUTPUT, PAGES, Section, Snippet, sections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +33,10 @@ ADDRESS = "nats://127.0.0.1:4222"
 """The server of the pages."""
 
 WITH_SOME = [
-    page for page in PAGES if any(not s.reason and s.language != "text" for s in snippets(page))
+    section
+    for page in PAGES
+    for section in sections(page)
+    if any(not s.reason and s.language != "text" for s in section.snippets)
 ]
 ACTS = re.compile(r"\.(start|save|show)\(")
 PLACES = re.compile(r'("(?:checkpointLocation|path)", f?"|\.parquet\(f?"|\bopen\(f?")')
@@ -102,58 +104,23 @@ def finite(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         query.stop()
 
 
-@pytest.mark.parametrize("page", WITH_SOME, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("section", WITH_SOME, ids=lambda section: section.name)
 def test_the_examples_of_a_page_run(
-    page: Path, server: DevServer, commands: Path, spark: SparkSession, finite: None, tmp_path: Path
-) -> None:
+    section: Section, server: DevServer, commands: Path, spark: SparkSession, finite: None,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     """
     With a server of ours at the address that the page names; where an example only says what is
     read, that is read, too. What the page says an example prints is what it prints.
     """
-    missing = [name for name in needs(page) if importlib.util.find_spec(name) is None]
+    missing = [name for name in section.needs if importlib.util.find_spec(name) is None]
     if missing:
         # The suite has what `pip install pyspark-jetstream` and its tests bring, which shows that
-        # nothing of it needs more. The pages on Connect, pipelines and pandas do.
+        # nothing of it needs more. Sections on Connect, pipelines and pandas do.
         names = ", ".join(missing)
         pytest.skip(f"needs {names}; `make examples` runs it where those are installed")
-    known: dict[str, Any] = {"spark": spark, "__name__": str(page)}
-    _type(snippets(page), known, server, commands, tmp_path)
-
-
-def test_the_guides_run_one_after_the_other(
-    server: DevServer, commands: Path, spark: SparkSession, finite: None, tmp_path: Path
-) -> None:
-    """
-    In the order of the site, on one server and in one folder, by what readers see alone, who do not
-    have the comments that make a stream: what a guide needs it makes, or the quick start has.
-    """
-    quick, *guides = _guides()
-    known: dict[str, Any] = {"spark": spark, "__name__": str(quick)}
-    _type(_seen(quick), known, server, commands, tmp_path)
-    assert len(guides) > 15
-    for page in guides:
-        _type(_seen(page), known | {"__name__": str(page)}, server, commands, tmp_path)
-        _forget_pairs(server)
-
-
-def _forget_pairs(server: DevServer) -> None:
-    """
-    Deletes the records of pairs, as the guide of standbys says to whoever is done with them: Spark
-    seldom lets a query give its lease back, and one that runs out is a problem to `inspect`.
-    """
-    with contextlib.closing(Client(connection_to(server))) as client, contextlib.suppress(ApiError):
-        JetStream(client).purge("KV_SPARK_STANDBY", None, None)
-
-
-def _guides() -> list[Path]:
-    """The quick start and the guides, as the site has them."""
-    index = (ROOT / "docs" / "index.md").read_text()
-    entries = re.findall(r"^(?:.+ <)?((?:start/quickstart|guides/)[\w-]*)>?$", index, re.MULTILINE)
-    return [ROOT / "docs" / f"{entry}.md" for entry in entries]
-
-
-def _seen(page: Path) -> list[Snippet]:
-    return [snippet for snippet in snippets(page) if not snippet.hidden]
+    known: dict[str, Any] = {"spark": spark, "__name__": section.name}
+    _type(section.snippets, known, server, commands, tmp_path)
 
 
 def _type(

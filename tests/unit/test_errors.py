@@ -263,6 +263,6 @@ def test_the_pages_are_linked():
     """The README leads to the pages of errors and of symptoms, and each of them to the other."""
     readme = (ROOT / "README.md").read_text()
 
-    assert "(docs/errors.md)" in readme and "(docs/troubleshooting.md)" in readme
-    assert "(troubleshooting.md)" in PAGE
-    assert "(errors.md)" in (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert "(docs/errors.md)" in readme and "(docs/runbook.md" in readme
+    assert "(runbook.md" in PAGE
+    assert "(errors.md)" in (ROOT / "docs" / "runbook.md").read_text()

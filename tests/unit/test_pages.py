@@ -40,7 +40,7 @@ def test_an_error_has_the_address_of_its_page_where_there_is_one(monkeypatch):
     assert str(DENIED).endswith("; check the name in this subject, or grant it to this user")
     monkeypatch.setattr(errors, "DOCUMENTATION", "https://docs.example.org/v1")
     assert str(DENIED).endswith(
-        " grant it to this user (see https://docs.example.org/v1/guides/permissions.html)"
+        " grant it to this user (see https://docs.example.org/v1/guides/login.html)"
     )
 
 

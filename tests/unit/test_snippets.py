@@ -51,17 +51,6 @@ def test_an_output_stands_behind_what_prints_it():
                 assert ran, f"{snippet}: behind {before}"
 
 
-def test_an_example_prints_what_its_page_says():
-    """Every page of docs/examples but the list of them has such a block."""
-    place = ROOT / "docs" / "examples"
-    examples = [page for page in PAGES if page.parent == place and page.stem != "index"]
-
-    silent = [page.name for page in examples if OUTPUT not in [s.language for s in snippets(page)]]
-
-    assert examples
-    assert not silent
-
-
 def test_comments_are_well_written():
     """A comment of a page is one of those that are read here: a typo must not hide an example."""
     for page in PAGES:
@@ -69,6 +58,6 @@ def test_comments_are_well_written():
             known = (
                 r" (not run|saved as|needs): \S"
                 r"| (first|then), (bash|python):\n"
-                r"| written by \S| end $| fmt: (off|on) $"
+                r"| written by \S| end $| anew $| fmt: (off|on) $"
             )
             assert re.match(known, comment), page

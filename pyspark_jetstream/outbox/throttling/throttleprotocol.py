@@ -15,7 +15,7 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
                                                           a writer: none of it leaves me now
     {"type":"active","commands":1}                        to a writer that begins: you know it all
 
-docs/throttle-protocol.md has every field, and who says what when; it is enough to write the other
+docs/overload.md has every field, and who says what when; it is enough to write the other
 side from. `producer_id` in the receipt is an extension, because one command reaches many; so is
 `subject`, a filter of destination subjects, `>` where it is left out. A reason is its name; its
 number is taken, too. Unknown fields are ignored (overload.md §4.1).
