@@ -104,7 +104,7 @@ bench: $(INSTALLED)  ## Run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: bench-report
-bench-report: $(INSTALLED)  ## Write docs/bench.md and its pictures from bench-results.json
+bench-report: $(INSTALLED)  # writes the figures of docs/bench.md from bench-results.json
 	$(BIN)/python -m bench.report
 
 .PHONY: lowest
@@ -147,18 +147,6 @@ dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: a
 	test -z "$$tag" || test "$$tag" = "v$$version" \
 	|| { echo "the tag is $$tag, the package says $$version" >&2; exit 1; }
 
-.PHONY: endurance
-endurance: $(INSTALLED)  ## Run one query for an hour, and judge whether anything grows
-	$(BIN)/python -m bench.endurance $(ARGS)
-
-.PHONY: takeover
-takeover: $(INSTALLED)  ## Time take-overs by a hot standby
-	$(BIN)/python -m bench.takeover $(ARGS)
-
-.PHONY: dashboard
-dashboard: $(INSTALLED)  ## Ask a real Prometheus what the dashboard asks, after ten minutes under pressure
-	$(BIN)/python -m bench.dashboard $(ARGS)
-
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
 	$(BIN)/python -m pyspark_jetstream.testing $(ARGS)
@@ -171,6 +159,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
 	rm -rf $(VENV) $(LOWEST) $(EXAMPLES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl fuzz-cases endurance.csv endurance.svg
+	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl fuzz-cases
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

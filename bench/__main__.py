@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,21 +21,13 @@ from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
 from .measures import (
-    buckets,
-    disk,
     mapping,
     neighbours,
-    partitions,
-    pressure,
     rowlatency,
-    starts,
 )
 from .measures.kafka import Beside
 from .measures.reads import read_cases
-from .measures.scale import scale_cases
-from .measures.sharing import share_cases
 from .measures.snapshots import Snapshots
-from .measures.wan import wan_cases
 from .measures.writes import write_cases
 from .others.child import Outcome
 from .others.kafka import CONNECTOR
@@ -50,8 +41,8 @@ RESULTS: Final = Path("bench-results.json")
 _PEER: Final = "kafka"
 """A phase of its own: it fetches a broker and needs memory for two more JVMs."""
 
-_OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", _PEER, "latency")
-PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "buckets", "disk", "neighbours", "starts")
+_OF_SPARK: Final = ("read", "write", "snapshot", _PEER, "latency")
+PHASES: Final = (*_OF_SPARK, "mapping", "neighbours")
 
 _WRITING_S: Final = 2.0
 _WARM_S: Final = 12.0
@@ -59,9 +50,6 @@ _WARM_S: Final = 12.0
 How long a case runs without a clock before, less with fewer rows than a million: a JVM that has
 just begun costs twice the CPU.
 """
-
-_MANY_ROWS: Final = 100_000
-"""From so many rows on the requests of many partitions are counted, too."""
 
 _LIVE_S: Final = 20.0
 """How long rows come at each rate; less with fewer rows than a million."""
@@ -80,11 +68,7 @@ def main() -> int:
     seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
     parts: dict[str, Callable[[], Mapping[str, Callable[[], Part]]]] = {
         "mapping": lambda: {"mapping": mapping.part},
-        "pressure": lambda: pressure.parts(seconds, arguments.repeat),
-        "buckets": lambda: {"buckets": lambda: buckets.part(seconds, arguments.repeat)},
-        "disk": lambda: {"disk": lambda: disk.part(seconds, arguments.repeat)},
         "neighbours": lambda: neighbours.parts(2 * seconds),
-        "starts": lambda: {"starts": starts.part},
     }
     for phase, measures in parts.items():
         if phase in wanted:
@@ -115,9 +99,6 @@ def _with_spark(
             "read": read_cases(spark, streams, references),
             "write": write_cases(spark, streams, references),
             "snapshot": snapshots.cases(),
-            "share": share_cases(spark, streams, references),
-            "wan": wan_cases(spark, streams),
-            "scale": scale_cases(spark, streams),
             _PEER: beside.cases(),
         }.items():
             if phase in wanted:
@@ -128,10 +109,6 @@ def _with_spark(
                 if phase == _PEER and beside.starts is not None:
                     results.note(beside.starts.entries, beside.starts.table)
         seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
-        if "scale" in wanted:  # the last of those phases
-            whole = arguments.rows >= _MANY_ROWS
-            asked = partial(partitions.part, spark, streams, server.monitor_url, seconds, whole)
-            failures += _press(console, results, {"scale requests": asked})
         if "latency" in wanted:
             results.begin("latency", about(arguments.rows, arguments.repeat, SETTINGS))
             live = {"latency": lambda: rowlatency.part(spark, streams, seconds)}

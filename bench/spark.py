@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -169,28 +168,6 @@ class Spark:
         if count != rows:
             raise RuntimeError(f"{count} rows came out of {rows}")
         return queries, seconds, sampler.usage
-
-    def share_stream(self, options: Mapping[str, Any], rows: int, queries: int) -> Run:
-        """
-        Several `readStream`s of one consumer to noop, everything there is between them.
-
-        The time is from the beginning of the first batch to the end of the last one.
-        """
-        running, seconds, usage = self._to_the_end(
-            lambda: [self._start(options, {"availableNow": True}) for _ in range(queries)], rows
-        )
-        batches = [batch for query in running for batch in query.recentProgress]
-        starts = [datetime.fromisoformat(batch.timestamp).timestamp() for batch in batches]
-        ends = [
-            start + batch.durationMs["triggerExecution"] / 1e3
-            for start, batch in zip(starts, batches, strict=True)
-            if batch.numInputRows
-        ]
-        shares = sorted(
-            sum(batch.numInputRows for batch in query.recentProgress) for query in running
-        )
-        note = "rows of each: " + ", ".join(f"{share:,}" for share in shares)
-        return Run(rows, max(ends) - min(starts), seconds, usage, note)
 
     def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
         """`read` to noop, which does not count: see `check_range`."""

@@ -124,25 +124,6 @@ class Streams:
         return [info.last_seq for info in infos]
 
     @contextmanager
-    def shared(self, stream: str, policy: str | None, headers_only: bool) -> Iterator[str]:
-        """One durable for several readers, who acknowledge; deleted in the end."""
-        name = f"shared-{next(self._numbers)}-0"  # as ours would call that of partition 0
-        config: dict[str, Any] = {
-            "durable_name": name,
-            "ack_policy": "explicit",
-            "ack_wait": 600 * 10**9,
-            "max_ack_pending": -1,
-            "headers_only": headers_only,
-        }
-        if policy is not None:
-            config |= {"priority_groups": [GROUP], "priority_policy": policy}
-        self._js.create_consumer(stream, config)
-        try:
-            yield name
-        finally:
-            self._js.delete_consumers([(stream, name)])
-
-    @contextmanager
     def consumers(
         self, lanes: Sequence[Lane], pinned: bool, starts: Sequence[int] | None = None
     ) -> Iterator[list[str]]:

@@ -29,8 +29,6 @@ _ANSWERS: Final = 1 << 18
 _TAIL: Final = 512
 """Longer than a delivery's first line and than a status; so much is looked at twice."""
 
-_SHARED_MESSAGES: Final = 10_000
-_ACKS: Final = re.compile(rb" (\$JS\.ACK\.[^ ]+) ")
 
 _SEND_MESSAGES: Final = 256
 """Sent at one time, at most; with a small window less, an eighth of it."""
@@ -43,10 +41,6 @@ _STATUSES: Final = (b"100", b"404", b"408", b"409")
 _REPLY: Final = re.compile(rb" \$JS\.ACK\.[^. ]+\.[^. ]+\.\d+\.\d+\.(\d+)\.\d+\.\d+ ")
 _PIN: Final = re.compile(rb"Nats-Pin-Id: ([^\r]+)\r\n")
 _LEFT: Final = re.compile(rb"Nats-Pending-Messages: (\d+)\r\n")
-_FAST_ACK: Final = re.compile(rb'\{"type":"ack","seq":(\d+),"msgs":(\d+)\}')
-_FAST_END: Final = re.compile(rb'"batch":"[^"]+","count":(\d+)\}')
-_FAST_TAIL: Final = 256
-"""Longer than any answer to a fast-ingest batch."""
 
 _EOB: Final = re.compile(rb"NATS/1\.0 204 EOB\r\n(?:[^\r]+\r\n)*?Nats-Last-Sequence: (\d+)\r\n")
 
@@ -135,38 +129,6 @@ class Wire:
             kept = end - max(start, end - _TAIL)
             buffer[:kept] = buffer[end - kept : end]
         return Counted(delivered, total)
-
-    def share_consumer(self, stream: str, consumer: str, group: str | None) -> Counted:
-        """
-        Takes what a consumer has, beside others who do, and acknowledges each message.
-
-        Of a delivery only its first line is looked at; acks go out together, and their arrival is
-        not waited for.
-        """
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        body: dict[str, object] = {"batch": _SHARED_MESSAGES, "no_wait": True}
-        if group is not None:
-            body["group"] = group
-        messages = total = 0
-        while True:
-            self._ask(subject, json.dumps(body).encode())
-            buffer, taken = b"", 0
-            while taken < _SHARED_MESSAGES:
-                chunk = self._sock.recv(_BUFFER)
-                if not chunk:
-                    raise ConnectionError(f"{consumer}: the server closed the connection")
-                total += len(chunk)
-                buffer += chunk
-                replies = _ACKS.findall(buffer)
-                self._sock.sendall(b"".join(b"PUB %b 4\r\n+ACK\r\n" % reply for reply in replies))
-                taken += len(replies)
-                if replies:
-                    buffer = buffer[buffer.rfind(replies[-1]) + len(replies[-1]) :]
-                if b"NATS/1.0 404" in buffer or b"NATS/1.0 408" in buffer:
-                    break
-            messages += taken
-            if not taken:
-                return Counted(messages, total)
 
     def drain_direct(self, stream: str, start: int, end: int, batch: int) -> Counted:
         """Gets the messages `(start, end]` by batched direct get, `batch` a request."""

@@ -34,22 +34,6 @@ async def fetch(client: Client, stream: str, consumer: str, count: int) -> Count
     return Counted(messages, size)
 
 
-async def share(client: Client, stream: str, consumer: str) -> Counted:
-    """Fetches and acknowledges what a consumer has, beside others who do."""
-    js = client.jetstream()
-    subscription = await js.pull_subscribe_bind(consumer=consumer, stream=stream)
-    messages = size = 0
-    while True:
-        try:
-            batch = await subscription.fetch(_FETCH, _EMPTY_S)
-        except TimeoutError:
-            return Counted(messages, size)
-        for message in batch:
-            messages += 1
-            size += len(message.data)
-            await message.ack()
-
-
 async def last(client: Client, stream: str, subjects: Sequence[str]) -> Counted:
     """The last message of each subject, one after another: it has no call for several."""
     js = client.jetstream()

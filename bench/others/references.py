@@ -15,7 +15,6 @@ from .child import Children, Outcome
 RAW_DRAIN: Final = "raw drain"
 RAW_PLAIN: Final = "raw unpinned"
 RAW_DIRECT: Final = "raw direct"
-RAW_CLAIMS: Final = "raw claims"
 RAW_PUBLISH: Final = "raw publish"
 SPARK_ALONE: Final = "Spark alone"
 NATS_PY: Final = "nats-py"
@@ -45,27 +44,6 @@ class References:
         """Bare sockets on consumers, one a partition, from its first message on."""
         with self._streams.consumers(layout.lanes, pinned=pinned) as names:
             return self._together(self._drains(layout, names, counts, GROUP if pinned else None))
-
-    def share_raw(self, stream: str, readers: int) -> Outcome:
-        """Bare sockets that take headers from one consumer with a policy, and acknowledge."""
-        with self._streams.shared(stream, "overflow", headers_only=True) as name:
-            job = self._job(_WIRE, call="share_consumer", stream=stream, consumer=name, group=GROUP)
-            return self._together([job] * readers)
-
-    def share_claims(self, stream: str, readers: int) -> Outcome:
-        """This package's drivers alone: they claim and acknowledge, and read nothing."""
-        with self._streams.shared(stream, "overflow", headers_only=True) as name:
-            prefix = name.removesuffix("-0")
-            return self._together(
-                [self._job("bench.measures.sharing:claim", stream=stream, consumer=prefix)]
-                * readers
-            )
-
-    def share_nats_py(self, stream: str, readers: int) -> Outcome:
-        """nats-py's `fetch` and `ack` on one plain consumer: it has no priority groups."""
-        with self._streams.shared(stream, None, headers_only=False) as name:
-            job = self._job(_NATS_PY, call="share", stream=stream, consumer=name)
-            return self._together([job] * readers)
 
     def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
         """The same on empty streams, while a producer fills them."""

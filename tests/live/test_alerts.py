@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bench.dashboard.prometheus import Prometheus, running
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.owner import Owner
@@ -22,6 +21,7 @@ from ..conftest import connection_to
 from ..kits.exporter import Scrapes, exporter
 from ..kits.metrics import publish
 from ..kits.places import ROOT
+from ..kits.prometheus import Prometheus, running
 from ..kits.servers import DevServer
 from ..unit.test_runbook import BY_NAME, RUNBOOK, named
 

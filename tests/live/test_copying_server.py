@@ -1,4 +1,4 @@
-"""What a real server does with the three ways to put a number into subjects (docs/design.md)."""
+"""What a real server does with the three ways to put a number into subjects."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measures.starts import PROCESSES, started
+from ..kits.processes import PROCESSES, started
 
 SLOW = {"asyncio", "concurrent", "email", "http", "nats", "nkeys", "ssl"}
 """What is for TLS and signatures, and what comes with that."""

@@ -4,7 +4,7 @@ Reading a range through a consumer of one attempt: it is not shared, so it needs
 It is made where the range begins, in memory, of one replica, without acks, and deleted when the
 read ends, however it ends; where nobody comes back to do that, the server deletes it. It stands in
 the query's priority group with the policy `overflow` and no thresholds: without a pin no message
-has a header line of it, and the server spends a third less (docs/design.md, "Which way to read").
+has a header line of it, and the server spends a third less.
 
 What makes the rows exactly the messages of the range: the server counts a consumer's deliveries,
 without a gap, from 1 on. Where a number is missing, or the consumer is gone, its server is, or the
@@ -320,7 +320,7 @@ class OwnAttempt:
 
         The consumer's leader delivers from its own replica of the stream, which may lag behind the
         one the range was planned by. And the server counts what a consumer has pending, which comes
-        out too low where messages are deleted meanwhile (2.15.1, docs/design.md); a pull brings
+        out too low where messages are deleted meanwhile (2.15.1); a pull brings
         them all the same.
         """
         return is_read(self._js, self._read, self.last)

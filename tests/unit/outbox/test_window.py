@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from bench.windows.scripted import Script, run
 from pyspark_jetstream.outbox.window import Window
+from tests.kits.scripted import Script, run
 
 from ...kits.seeds import SEED
 

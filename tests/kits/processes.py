@@ -17,28 +17,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Final, NamedTuple
-
-from rich.table import Table
-
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import parse_connection
-from tests.kits.servers import DevServer
-
-from ..comparisons import Part
-from ..results import Entry
 
 _ROOT: Final = Path(__file__).parents[2]
 _PACKAGE: Final = "pyspark_jetstream"
 _NO_BYTECODE: Final = "PYTHONDONTWRITEBYTECODE"
 
-_STREAM: Final = "STARTS"
 _TIMEOUT_S: Final = 600.0
-
-_TIMES: Final = 10
-"""Each process, so many times."""
 
 _FORKS: Final = """
 import importlib.util, json, os, pickle, resource, sys, traceback
@@ -205,31 +190,3 @@ def started(
         )
     found = (json.loads(line) for line in done.stdout.splitlines())
     return [Start(cpu_s, frozenset(names)) for cpu_s, names in found]
-
-
-def part() -> Part:
-    """Each process with and without bytecode: medians of its forks."""
-    table = Table("process")
-    for column in ("CPU ms", "without bytecode", "modules of ours"):
-        table.add_column(column, justify="right")
-    entries = []
-    with DevServer() as server, tempfile.TemporaryDirectory() as home:
-        client = Client(parse_connection({"servers": server.url}))
-        JetStream(client).create_stream(
-            {"name": _STREAM, "subjects": [f"{_STREAM}.>"], "allow_direct": True}
-        )
-        client.request(f"{_STREAM}.first")
-        client.close()
-        arguments = [server.url, _STREAM, str(Path(home, "pickled"))]
-        for name, process in PROCESSES.items():
-            compiled, plain = (
-                started(process, arguments, _TIMES, bytecode) for bytecode in (True, False)
-            )
-            times = [1000 * median(start.cpu_s for start in starts) for starts in (compiled, plain)]
-            ours = sum(module.startswith(_PACKAGE) for module in compiled[-1].modules)
-            entries += [
-                Entry(f"start, {name}", round(times[0], 1), "CPU-ms"),
-                Entry(f"start, {name}, without bytecode", round(times[1], 1), "CPU-ms"),
-            ]
-            table.add_row(name, *(f"{time:,.0f}" for time in times), f"{ours}")
-    return Part(entries, table)

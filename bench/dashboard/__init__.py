@@ -1,1 +1,0 @@
-"""The dashboard with data in it: queries under pressure, the exporter, and a real Prometheus."""
