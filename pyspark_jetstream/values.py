@@ -116,6 +116,9 @@ class Moment:
     nanoseconds: int = 0
     """Nanoseconds beyond the microseconds of `absolute`: 0 to 999."""
 
+    def __str__(self) -> str:
+        return self.text
+
     def resolve(self, now: datetime) -> datetime:
         """The point in time, given what now is."""
         if self.absolute is not None:
@@ -148,6 +151,11 @@ class Starting:
     moment: Moment | None = None
     streams: Mapping[str, Mapping[int, int | str | Moment]] = field(default_factory=dict)
     """`sequences` of each stream, or moments, where a read has several."""
+
+    def moment_of(self, stream: str) -> Moment | None:
+        """The moment at which a stream begins, if it begins at one."""
+        named = self.streams.get(stream, {}).get(0)
+        return named if isinstance(named, Moment) else self.moment
 
 
 def text(value: str) -> str:

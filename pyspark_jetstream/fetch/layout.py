@@ -272,3 +272,11 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
         wanted = options.subjects or (None,)
         return Layout(tuple(SubjectPartition(p, options.stream, f) for p, f in enumerate(wanted)))
     return Layout.of_filters(options.stream, template, count or 1)
+
+
+def stored_keys(options: StreamOptions, is_filled: bool) -> StreamOptions:
+    """Of a bucket that is filled from others its keys' subjects, which have the names of those."""
+    if options.bucket is None or not is_filled:
+        return options
+    own, any_ = subjects.bucket_prefix(options.bucket), subjects.bucket_prefix("*")
+    return replace(options, subjects=tuple(f.replace(own, any_, 1) for f in options.subjects))

@@ -24,7 +24,7 @@ from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .call import behind
-from .layout import Layout, resolve_layout, stream_names
+from .layout import Layout, resolve_layout, stored_keys, stream_names
 from .options import Several, StreamOptions
 
 logger = get_logger(__name__)
@@ -153,11 +153,12 @@ class Survey:
                 self._layout = layout
             else:
                 info = self.info_of(self._options.stream)
-                layout = resolve_layout(self._options, {info.name: info.config})
+                options = stored_keys(self._options, info.is_filled)
+                layout = resolve_layout(options, {info.name: info.config})
                 if self._options.partition_subject is not None:
                     whole = subjects.partition_wildcard(self._options.partition_subject)
                     check_subjects(self.js, info, "partitionSubject", [whole])
-                check_subjects(self.js, info, "subject", self._options.subjects)
+                check_subjects(self.js, info, "subject", options.subjects)
                 self._layout = layout
             self._check_next()
             self._own = self._layout
@@ -193,7 +194,7 @@ class Survey:
                 self.info_of(name)  # raises that there is none
         if not infos:
             raise OptionError(several.option, f"there is no stream of such a name: '{several}'")
-        return Layout.of_streams(infos)
+        return Layout.of_streams([n for n in infos if not self.is_ahead(infos[n])] or infos)
 
     def _several(self, several: Several) -> dict[str, StreamInfo]:
         """The streams there are now: by pages of all, or where they are few each is asked for."""
@@ -240,8 +241,10 @@ class Survey:
     def has_begun(self, info: StreamInfo) -> bool:
         """
         Whether a stream that came can be read: one that `startingOffsets` begins at a sequence
-        joins when that has come, or is the next to come.
+        joins when that has come, or is the next to come, and one that begins at a moment then.
         """
+        if self.is_ahead(info):
+            return False
         first = self._options.starting.streams.get(info.name, {}).get(0)
         if not isinstance(first, int) or first <= info.last_seq + 1:
             return True
@@ -253,6 +256,16 @@ class Survey:
                 info.name, info.last_seq, first,
             )  # fmt: skip
         return False
+
+    def is_ahead(self, info: StreamInfo) -> bool:
+        """Whether a stream begins at a moment that its server's clock has not shown yet."""
+        moment = self._options.starting.moment_of(info.name)
+        ahead = moment is not None and moment.resolve(info.now) > info.now
+        if ahead and info.name not in self._awaited:
+            self._awaited.add(info.name)
+            message = "stream=%s is not read yet: startingTimestamp is %s, the server's time %s"
+            logger.warning(message, info.name, moment, info.now.isoformat())
+        return ahead
 
     def require(self, version: tuple[int, int], capability: str) -> None:
         """

@@ -17,11 +17,10 @@ import pyarrow as pa
 from .. import subjects
 from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
-from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.decoding.rows import kept
 from ..fetch.options import StreamOptions
-from ..fetch.survey import Survey, check_direct
+from ..fetch.survey import Span, Survey, check_direct
 from ..subjects import bucket_prefix
 from ..tasks.rows import ReadTask, SentAsRows, TaskRows, Work
 from ..values import LATEST, Starting
@@ -70,7 +69,7 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
             survey = Survey(client, options)
             survey.require((2, 12), "reading a bucket (multi-subject and batched direct get)")
             info = self._stream(survey)
-            prefix = _prefix(survey.js, info, options.bucket)
+            prefix = _prefix(survey, info, options.bucket)
             filters = tuple(f"{prefix}{key}" for key in options.keys)
             upto = None
             if options.history:
@@ -129,13 +128,32 @@ def _of_subjects(narrowing: Narrowing, prefix: str) -> Narrowing:
     )
 
 
-def _prefix(js: JetStream, info: StreamInfo, bucket: str) -> str:
+def _prefix(survey: Survey, info: StreamInfo, bucket: str) -> str:
     """
-    Prefix of a key's subject; a mirror has the subjects of its origin, which may be a mirror too.
+    Prefix of a key's subject; of a bucket that is filled from others what its messages say.
+
+    Raises:
+        OptionError: They are not those of one bucket.
     """
-    mirror = info.config.get("mirror") or {}
-    if mirror and not mirror.get("subject_transforms"):
-        first = js.message_get(info.name, seq=1, next_by_subj=bucket_prefix("*") + subjects.REST)
-        if first is not None:
-            return bucket_prefix(subjects.tokens(first.subject)[1])
-    return bucket_prefix(bucket)
+    every = bucket_prefix("*") + subjects.REST
+    if not info.is_filled or not info.messages:
+        return bucket_prefix(bucket)
+    first = survey.js.message_get(info.name, seq=1, next_by_subj=every)
+    if first is None:
+        raise OptionError(
+            "bucket",
+            f"stream '{info.name}' holds no keys of a bucket ($KV.BUCKET.KEY); read it as a stream,"
+            " with option stream",
+        )
+    origin = subjects.tokens(first.subject)[1]
+    prefix = bucket_prefix(origin)
+    spans = [Span(info.name, each, 0, info.last_seq) for each in (every, prefix + subjects.REST)]
+    all_, those = survey.counts(spans, {info.name: info})
+    if all_ != those:
+        raise OptionError(
+            "bucket",
+            f"stream '{info.name}' holds keys of bucket '{origin}' and of others, so that a key may"
+            " stand for several; give its sources subject_transforms to"
+            f" {bucket_prefix(bucket)}>, or read it as a stream, with option stream",
+        )
+    return prefix

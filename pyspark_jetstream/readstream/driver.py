@@ -175,6 +175,12 @@ class Driver(ABC):
                 f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
                 " ever; use earliest, or purge what you do not want",
             )
+        if info.retention == "interest" and self._survey.is_ahead(info):
+            raise OptionError(
+                "startingTimestamp",
+                f"{start.moment} lies in the future by the server's clock ({info.now}), and stream"
+                f" '{info.name}' keeps nothing for a query before it starts (retention interest)",
+            )
 
     def _lost(self, stream: str, partition: int, what: str) -> None:
         """Messages are gone, or will come again (`failOnDataLoss`)."""

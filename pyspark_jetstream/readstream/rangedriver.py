@@ -139,7 +139,6 @@ class RangeDriver(Driver):
         """Time since which `minRecordsPerTrigger` holds the next batch back."""
         self._watched.look()
         self._watched.check_readable()
-        self._watched.check_keys()
         for info in self._infos.values():
             self._check_start(info)
         self._survey.check_coverage(self._infos)
@@ -197,6 +196,10 @@ class RangeDriver(Driver):
         if stay is not None:
             return stay
         initial = is_initial(start)
+        if initial and self._watched.are_early():
+            self._watched.look()
+            self._stayed = start, start
+            return start
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
         if not initial:
             self._seats.expect(checkpoint)
@@ -232,6 +235,8 @@ class RangeDriver(Driver):
         return batch_start.stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        if is_initial(end):  # a batch before the moment that the query starts at
+            return []
         upto = Offset.from_json(end)
         self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)

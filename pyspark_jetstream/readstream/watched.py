@@ -111,23 +111,10 @@ class WatchedStreams:
                 )
             check_direct(info)
 
-    def check_keys(self) -> None:
-        """
-        Raises:
-            OptionError: Keys of a bucket are asked for that is a mirror, whose messages have the
-                subjects of its origin.
-        """
-        bucket = self._options.bucket
-        if bucket is None or all(partition.filter is None for partition in self._layout):
-            return
-        for info in self.infos.values():
-            mirror = info.config.get("mirror") or {}
-            if mirror and not mirror.get("subject_transforms"):
-                raise OptionError(
-                    "keys",
-                    f"bucket '{bucket}' is a mirror of stream '{mirror.get('name')}', by whose"
-                    " subjects its keys are stored: leave keys out, and select them by column key",
-                )
+    def are_early(self) -> bool:
+        """Whether a stream that is read begins at a moment that is yet to come."""
+        names = [name for name in self._layout.streams if name in self.infos]
+        return any(self._survey.is_ahead(self.infos[name]) for name in names)
 
     def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
         """

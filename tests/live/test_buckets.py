@@ -214,6 +214,35 @@ def test_a_mirrored_bucket(js, bucket, put, read, new_stream):
     assert entries(read(f"{copy}2")) == [("a", b"1", 1, "PUT"), ("b", b"2", 2, "PUT")]
 
 
+def test_a_bucket_filled_from_others(js, bucket, put, read, new_stream):
+    """
+    What a source brings has its origin's subjects: the bucket is read by what is stored, and one
+    that holds no keys, or those of two buckets, is an error.
+    """
+    users, others = bucket(history=2), bucket()
+    put(users, ("a", b"1"), ("b", b"2"))
+    put(others, ("a", b"3"))
+    plain = new_stream()
+    js.publish(f"{plain}.a", b"4", [])
+
+    def filled(name, count, *origins):
+        sources = [{"name": each} for each in origins]
+        new_stream(name=f"KV_{users}{name}", subjects=[f"$KV.{users}{name}.>"], sources=sources)
+        while js.stream_info(f"KV_{users}{name}").messages < count:
+            time.sleep(0.01)
+        return f"{users}{name}"
+
+    copy = filled("ONE", 2, f"KV_{users}")
+
+    assert entries(read(copy)) == [("a", b"1", 1, "PUT"), ("b", b"2", 2, "PUT")]
+    assert entries(read(copy, keys="b")) == [("b", b"2", 2, "PUT")]
+    assert entries(read(copy, keys="a,b", history=True)) == entries(read(copy))
+    with pytest.raises(OptionError, match=f"of bucket '({users}|{others})' and of others"):
+        read(filled("TWO", 3, f"KV_{users}", f"KV_{others}"))
+    with pytest.raises(OptionError, match="holds no keys of a bucket"):
+        read(filled("NONE", 1, plain))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_equal_to_brute_force(bucket, put, read, seed):
     """

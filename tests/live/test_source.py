@@ -6,11 +6,13 @@ import json
 import logging
 import shutil
 import time
+from datetime import timedelta
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.info import parse_time
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.fetch import survey
@@ -20,7 +22,10 @@ from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.options import BELOW, connection_of
 from ..kits.partitions import update
+from ..kits.reading import query
 from ..kits.servers import DevServer
+
+__all__ = ["query"]
 
 
 @pytest.fixture
@@ -50,6 +55,24 @@ def planned(source, start=None):
     start = start or source.initialOffset()
     end = json.loads(json.dumps(source.latestOffset(start, ReadAllAvailable())))
     return start, end, source.partitions(start, end)
+
+
+def test_a_start_yet_to_come(js, new_stream, publish, query):
+    """What comes before the moment is not read, by the clock that marks messages."""
+    stream = new_stream()
+    moment = js.stream_info(stream).now + timedelta(seconds=1)
+    one = query(stream=stream, startingTimestamp=moment.isoformat())
+    while js.stream_info(stream).now <= moment + timedelta(seconds=1):
+        publish([(f"{stream}.a", b"")])
+        one.drain()
+        time.sleep(0.1)
+    one.drain()
+    stored = [js.message_get(stream, seq=n + 1) for n in range(js.stream_info(stream).last_seq)]
+
+    assert one.sequences == [m.sequence for m in stored if parse_time(m.time) >= moment]
+    kept = new_stream(retention="interest")
+    with pytest.raises(OptionError, match="keeps nothing for a query before it starts"):
+        query(stream=kept, startingTimestamp=(moment + timedelta(days=1)).isoformat()).plan()
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from pyspark_jetstream.client.info import parse_time
 from pyspark_jetstream.client.jetstream import JetStream
 
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
@@ -55,6 +56,28 @@ def test_starting_timestamp_in_between(
     publish(numbered(name, 2))
 
     assert run_query(stream=name, startingTimestamp=moment).sequences == [4, 5]
+
+
+def test_a_start_yet_to_come(
+    run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream
+) -> None:
+    """
+    Nothing of before the moment is read, by whichever run: not what comes while a query waits, nor
+    what comes between two of them.
+    """
+    name = new_stream()
+    publish(numbered(name, 1))
+    moment = js.stream_info(name).now + timedelta(seconds=8)
+    options = {"stream": name, "startingTimestamp": moment.isoformat()}
+    found = run_query(**options).sequences
+    publish(numbered(name, 2))
+    while js.stream_info(name).now <= moment:
+        time.sleep(0.1)
+    publish(numbered(name, 3))
+    found += run_query(**options).sequences
+    stored = {number: js.message_get(name, seq=number) for number in range(1, 7)}
+
+    assert found == [n for n, each in stored.items() if parse_time(each.time) >= moment]
 
 
 def test_layout_follows_the_streams_own_transform(

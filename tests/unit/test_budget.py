@@ -13,7 +13,7 @@ LONGER = {
     "errors": 540,
     "fetch.directcalls": 560,
     "fetch.gets": 500,
-    "fetch.survey": 630,
+    "fetch.survey": 645,
     "operations.inspection.findings": 690,
     "operations.inspection.inspector": 540,
     "outbox.admission": 470,
@@ -21,7 +21,7 @@ LONGER = {
     "publish.metrics": 490,
     "publish.publisher": 480,
     "readstream.lease": 480,
-    "readstream.rangedriver": 510,
+    "readstream.rangedriver": 515,
     "values": 590,
 }
 """Modules with more lines, and how many they may have today."""
