@@ -15,7 +15,7 @@ here:
 A `multi_last` that a mirror has answered is asked for again, until the stream answers itself.
 
 A message may still be older than the leader's last of its subject (ADR-31, "A note on
-read-after-write coherency"); a snapshot (`read.snapshotplanner`) is checked against the leader.
+read-after-write coherency"); a snapshot (`read.snapshotread`) is checked against the leader.
 
 | status | becomes |
 |---|---|

@@ -28,8 +28,7 @@ from .narrowing import Narrowing
 from .options import BucketOptions, RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
-from .snapshot import JetStreamSnapshotReader
-from .snapshotplanner import bound
+from .snapshot import JetStreamSnapshotReader, bound
 
 
 @dataclass(frozen=True, slots=True)

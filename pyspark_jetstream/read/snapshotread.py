@@ -1,113 +1,359 @@
 """
-Fetching the messages of a snapshot's plan, or saying which are gone.
+The tasks of a snapshot: the last message of every subject at or below one sequence, the point.
 
-A task has subjects and sequences. Where they lie close it reads all between them by batched direct
-get and keeps its own; what is left it gets one by one, by sequence. So whoever answers, and
-whatever was written or deleted since the plan, a row is the planned message or none.
+Nobody makes a list of messages. A task hands on what is last as of the point, whenever it reads;
+so attempts agree, and writers may write.
+
+| what the stream has | a task |
+|---|---|
+| one message a subject | reads a part of it (`WholeRead`) |
+| few subjects, with many messages each | looks subjects up by name (`NamedRead`) |
+| anything else | goes back from the point, and hands on each subject once (`BackRead`) |
+
+Messages may leave the stream before they are read. What the stream had at the point is known by a
+number, of messages or of subjects, or by name; what a task then lacks of it is a loss. Of a point
+in the past neither is known: there a subject that has messages beyond the point only may have lost
+what it had (`_gone`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from .. import subjects
+from ..client.blocks import lines_of
 from ..client.connection import Client
+from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import SnapshotLossError
-from ..fetch.call import DirectCall
+from ..client.patience import Patience
+from ..errors import ReadTimeoutError, SnapshotLossError
 from ..fetch.dataloss import report_loss
-from ..fetch.decoding.rows import RowBuilder
-from ..fetch.directcalls import DirectCalls, record_batch
+from ..fetch.decoding.markers import Headers, purges
+from ..fetch.decoding.replies import Columns
+from ..fetch.decoding.rows import RowBuilder, StoredBuilder, user_headers
+from ..fetch.directcalls import record_batch
 from ..fetch.directget import read_direct
 from ..fetch.layout import DirectRead, Layout
 from ..tasks.shape import numbered
-from . import snapshotplan
+from .lookups import Lookups
 
-_ONE_BY_ONE: Final = 10_000
-"""Messages of a record batch that are got one by one, at the most."""
+_FIRST_LENGTH: Final = 20_000
+_CHUNK_ROWS: Final = 100_000
+_CHUNK_BYTES: Final = 24 << 20
+"""Sequences of the first chunk that is read back, messages and bytes of each."""
 
-_BATCH_BYTES: Final = 32 << 20
-"""Upper bound of a batch's bytes, as far as they can be told from the batches before."""
+_COLUMNS: Final = ("subject", "sequence", "time", "data")
+_NOTHING: Final = pa.schema(
+    [(name, pa.int64() if name == "sequence" else pa.binary()) for name in _COLUMNS]
+).empty_table()
+
+_NAMED: Final = 1_000
+"""Subjects that an error names to a program."""
+
+_DELETED: Final = 10_000
+"""Missing sequences of a stream that are still looked at one by one."""
+
+_COUNTED: Final = 1_000
+"""Subjects whose messages the leader counts at one time."""
 
 
 @dataclass(frozen=True, slots=True)
-class PickRead(DirectRead):
-    """Planned messages of a stream (`snapshotplan.pack`), as of the sequence `end`."""
+class Point:
+    """A stream as its snapshot was planned."""
 
-    plan: bytes = field(kw_only=True)
-    layout: Layout = field(kw_only=True)
-    created: str = field(kw_only=True)
-    """Creation time of the stream."""
+    sequence: int
+    created: str
+    removed: int
+    """Messages that had left the stream."""
+    deleted: int
+    """Sequences missing between its first and last."""
+    held: int | None
+    """What it had at the point of what a task counts; None in the past, or where names tell."""
+    is_past: bool
 
-    def __repr__(self) -> str:
-        return f"<PickRead {self.stream} as of {self.end}, {len(self.plan)} bytes of plan>"
+
+class Lost(NamedTuple):
+    """What a task lacks of the snapshot."""
+
+    number: int
+    subjects: tuple[str, ...] = ()
+
+
+Rows = Generator[pa.RecordBatch, None, Lost]
+
+
+@dataclass(frozen=True, slots=True)
+class PointRead(DirectRead):
+    """The work of a task: messages of `(start, end]`, of which the last one is the point."""
+
+    layout: Layout = field(kw_only=True, repr=False)
+    point: Point = field(kw_only=True)
+
+    def rows(self, client: Client, info: StreamInfo) -> Rows:
+        """The rows; then what is lost."""
+        raise NotImplementedError
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        batches = read_picks(client, self)
+        """
+        The rows.
+
+        Raises:
+            SnapshotLossError: Some left the stream before they were read (`failOnDataLoss`).
+            ReadTimeoutError: No progress within `requestTimeout`.
+        """
+        batches = self._checked(client)
         classify = self.layout.classifier() if self.partition is None else None
         return batches if classify is None else numbered(batches, "subject", classify)
 
+    def _checked(self, client: Client) -> Iterator[pa.RecordBatch]:
+        js = JetStream(client)
+        info = js.stream_info(self.stream)
+        if info.created != self.point.created:
+            self._report(Lost(0), "the stream was made anew; read again")
+            return
+        lost = yield from self.rows(client, info)
+        info = js.stream_info(self.stream)
+        if lost.number:
+            self._report(
+                lost,
+                f"{lost.number} subjects of the snapshot as of sequence {self.point.sequence} are"
+                " gone, or may be: their messages were replaced, deleted, purged or expired. Keep"
+                " more per subject (max_msgs_per_subject), ask for a later point, or leave such"
+                " subjects out with failOnDataLoss=false",
+            )
+        elif _was_deleted(self.point, info):
+            self._report(
+                Lost(0),
+                "messages were deleted while the snapshot was read, and the last of a subject may"
+                " have been among them; read again when that has ended",
+            )
 
-def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
-    """
-    The planned messages, markers among them; the column `partition` is 0 where subjects decide.
+    def _report(self, lost: Lost, what: str) -> None:
+        report_loss(SnapshotLossError(self.stream, 0, what, lost.subjects), self.fail_on_data_loss)
 
-    Raises:
-        SnapshotLossError: Some left the stream since the plan was made (`failOnDataLoss`).
-        ReadTimeoutError: No progress within `requestTimeout`.
-    """
-    plan = snapshotplan.unpack(read.plan)
-    if JetStream(client).stream_info(read.stream).created != read.created:
-        _report(read, plan.num_rows, plan, "the stream was made anew")
-        return
-    fetched: list[pa.Array] = []
-    wanted = plan["sequence"].combine_chunks()
-    if snapshotplan.is_dense(plan["sequence"]):
-        between = replace(read, start=wanted[0].as_py() - 1, end=wanted[-1].as_py())
-        for batch in read_direct(client, between, RowBuilder.of(read, only=wanted)):
-            fetched.append(batch.column("sequence"))
+
+@dataclass(frozen=True, slots=True)
+class WholeRead(PointRead):
+    """A part of a stream that has one message a subject."""
+
+    def rows(self, client: Client, info: StreamInfo) -> Rows:
+        read = 0
+        for batch in read_direct(client, self, RowBuilder.of(self)):
+            read += batch.num_rows
             yield batch
-    calls = DirectCalls(client, read.stream)
-    builder = RowBuilder.of(read)
-    gone = [plan.slice(0, 0)]
-    left = snapshotplan.missing(plan, fetched)
-    low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
-    while low < left.num_rows:
-        part = left.slice(low, maximum)
-        low += maximum
-        got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"].to_pylist()])
-        gone.append(part.filter(pa.array([message is None for message in got], pa.bool_())))
-        there = [message for message in got if message is not None]
-        if there:
-            largest = max(len(message.data) for message in there)
-            maximum = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
-            batch = record_batch(builder, there)
-            yield batch
-    lacking = pa.concat_tables(gone)
-    if lacking.num_rows:
-        _report(
-            read,
-            plan.num_rows,
-            lacking,
-            "replaced, deleted, purged or expired; keep more per subject (max_msgs_per_subject), or"
-            " leave such subjects out with failOnDataLoss=false",
+        return Lost(max(0, (self.point.held or 0) - read))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRead(PointRead):
+    """Subjects by name."""
+
+    names: bytes = field(kw_only=True, repr=False)
+    past_us: float = field(kw_only=True)
+    """What it takes to look up one of them as of the past."""
+
+    def rows(self, client: Client, info: StreamInfo) -> Rows:
+        builder = RowBuilder.of(self)
+        lookups = Lookups(client, self.stream, self.point.sequence, info.replicas, self.past_us)
+        without = yield from lookups.last(
+            zlib.decompress(self.names).decode().split("\n"),
+            lambda found: record_batch(builder, found),
         )
+        later = {name: user_headers(first.lines) for name, first in without.later.items()}
+        gone = [*without.vanished, *_gone(JetStream(client), self.stream, self.point, later)]
+        return Lost(len(gone), tuple(gone))
 
 
-def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:
-    names = gone["subject"].drop_null().to_pylist()
-    if not names:  # a plan of more subjects than it names
-        some = ", ".join(map(str, gone["sequence"][:10].to_pylist()))
-        why = f"{why}; the first ones of them by sequence: {some}"
-    error = SnapshotLossError(
-        read.stream,
-        0,
-        f"{gone.num_rows} of {planned} messages of the snapshot as of sequence {read.end} left"
-        f" the stream before they were read: {why}",
-        tuple(names),
-    )
-    report_loss(error, read.fail_on_data_loss)
+@dataclass(frozen=True, slots=True)
+class BackRead(PointRead):
+    """From the point back to the stream's start: what has a subject not seen yet is its last."""
+
+    filters: tuple[str, ...] = field(kw_only=True)
+
+    def rows(self, client: Client, info: StreamInfo) -> Rows:
+        builder, seen, held = RowBuilder.of(self), _Seen(), self.point.held
+        match = any_of(self.filters)
+        upto, length = self.end, _FIRST_LENGTH
+        while upto > self.start and seen.count != held:
+            low = max(self.start, upto - length)
+            chunk = self._chunk(client, low, upto)
+            if chunk is None:
+                length = max(1, (upto - low) // 8)
+                continue
+            rows, size = max(1, chunk.num_rows), max(1, chunk.nbytes)
+            last = _last(chunk)
+            last = last.filter(seen.new(last["subject"].combine_chunks()))
+            if match is not None:
+                wanted = [match(subjects.raw(name)) for name in last["subject"].to_pylist()]
+                last = last.filter(pa.array(wanted, pa.bool_()))
+            if last.num_rows:
+                (batch,) = last.combine_chunks().to_batches()
+                stored = batch["stored"] if self.include_headers else None
+                name, sequence, time, data = (batch[column] for column in _COLUMNS)
+                columns = Columns(name, sequence, time, data, stored)
+                yield builder.batch(columns, low, upto)
+            upto = low
+            length = max(
+                1, min(8 * length, length * _CHUNK_ROWS // rows, length * _CHUNK_BYTES // size)
+            )
+        if held is not None:
+            return Lost(max(0, held - seen.count))
+        return self._gone_beyond(client, seen, match)
+
+    def _chunk(self, client: Client, low: int, high: int) -> pa.Table | None:
+        """The messages of a range; None where there are too many to hold."""
+        held, size = [], 0
+        read = DirectRead.whole(self.stream, low, high, self.include_headers)
+        for batch in read_direct(client, read, StoredBuilder()):
+            held.append(batch if self.include_headers else batch.select(_COLUMNS))
+            size += batch.nbytes
+            if size > 2 * _CHUNK_BYTES and high - low > 1:
+                return None
+        return pa.Table.from_batches(held) if held else _NOTHING
+
+    def _gone_beyond(
+        self, client: Client, seen: _Seen, match: Callable[[str], bool] | None
+    ) -> Lost:
+        """Subjects that have messages beyond the point only, and may have had others before it."""
+        js, after, number, named = JetStream(client), self.point.sequence, 0, list[str]()
+        patience = Patience(client.options.request_timeout_s)
+        while True:
+            info = js.stream_info(self.stream)
+            for batch in read_direct(
+                client, DirectRead.whole(self.stream, after, info.last_seq, True), StoredBuilder()
+            ):
+                first = _last(pa.Table.from_batches([batch]), "min")
+                first = first.filter(seen.new(first["subject"].combine_chunks()))
+                later = {
+                    subjects.raw(name): user_headers(lines_of(stored))
+                    for name, stored in zip(
+                        first["subject"].to_pylist(), first["stored"].to_pylist(), strict=True
+                    )
+                }
+                if match is not None:
+                    later = {name: each for name, each in later.items() if match(name)}
+                gone = _gone(js, self.stream, self.point, later)
+                number += len(gone)
+                named += gone[: _NAMED - len(named)]
+            # One that is written all the time may be ahead of who reads on.
+            if seen.count >= info.num_subjects:
+                return Lost(number, tuple(named))
+            if patience.over:
+                raise ReadTimeoutError(
+                    self.stream,
+                    0,
+                    f"its end was not reached within {patience.timeout_s:.0f}s (requestTimeout),"
+                    " because writers are faster; ask for the snapshot while less is written",
+                )
+            after = max(after, info.last_seq)
+            patience.pause()
+
+
+class _Seen:
+    """Subjects that were seen, as they are stored."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._names: list[pa.Array] = []
+
+    def __repr__(self) -> str:
+        return f"<_Seen: {self.count} subjects>"
+
+    def new(self, names: pa.Array) -> pa.Array:
+        """BOOL: which of these, each there once, are new; they are seen now."""
+        known = pa.chunked_array(self._names, pa.binary())
+        again = known.filter(pc.is_in(known, value_set=names)).combine_chunks()
+        is_new = pc.invert(pc.is_in(names, value_set=again))
+        self._names.append(names.filter(is_new))
+        self.count += len(self._names[-1])
+        return is_new
+
+
+def _last(messages: pa.Table, which: str = "max") -> pa.Table:
+    """The last message of each subject, or the first (`min`), in their order."""
+    of = messages.select(["subject", "sequence"]).group_by("subject")
+    last = of.aggregate([("sequence", which)])
+    if last.num_rows == messages.num_rows:
+        return messages
+    wanted = last[f"sequence_{which}"].combine_chunks()
+    return messages.filter(pc.is_in(messages["sequence"], value_set=wanted))
+
+
+def any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:
+    """Whether a subject matches one of the filters; None where all do."""
+    if subjects.REST in filters:
+        return None
+    if all(map(subjects.is_literal, filters)):
+        return frozenset(filters).__contains__
+    matchers = [subjects.matcher(filter_) for filter_ in filters]
+    return lambda subject: any(match(subject) for match in matchers)
+
+
+# ── what is gone ─────────────────────────────────────────────────────────────────────────────
+
+
+def _was_deleted(point: Point, info: StreamInfo) -> bool:
+    """
+    Whether messages were deleted since the point that no limit would have removed. With a limit per
+    subject nothing tells.
+    """
+    if _per_subject(info):
+        return False
+    if _by_limits(info) or info.retention != "limits":
+        return info.num_deleted > point.deleted
+    return info.removed > point.removed
+
+
+def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]) -> list[str]:
+    """
+    Of subjects that have messages beyond the point only, with the headers of the first of these,
+    those that may have had others before.
+
+    Of a point that was the stream's end only what replaced the value since then matters. In the
+    past nothing vouches for a subject but a stream that is whole, or a limit per subject that it
+    has not reached, where that is the only limit.
+    """
+    if not later:
+        return []
+    info = js.stream_info(stream)
+    if point.is_past and _is_whole(js, point, info):
+        return []
+    limit = _per_subject(info)
+    if point.is_past and (not limit or _by_limits(info)):
+        return list(later)
+    gone = [name for name, headers in later.items() if purges(headers) or limit == 1]
+    if limit > 1:
+        left = list(later.keys() - gone)
+        for low in range(0, len(left), _COUNTED):
+            part = left[low : low + _COUNTED]
+            pages = js.subject_pages(stream, [(name, 0) for name in part])
+            gone += [
+                name
+                for name, page in zip(part, pages, strict=True)
+                if page.counts.get(name, limit) >= limit
+            ]
+    return gone
+
+
+def _is_whole(js: JetStream, point: Point, info: StreamInfo) -> bool:
+    """Whether the stream holds every sequence up to the point, as far as its leader says."""
+    if info.first_seq > info.origin or info.num_deleted > _DELETED:
+        return False
+    return not info.num_deleted or min(js.deleted(info.name)) > point.sequence
+
+
+def _per_subject(info: StreamInfo) -> int:
+    """Messages it keeps of a subject; 0 for any number."""
+    return max(0, info.config.get("max_msgs_per_subject") or 0)
+
+
+def _by_limits(info: StreamInfo) -> bool:
+    """Whether age, size or a time to live takes messages."""
+    limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
+    return any((info.config.get(name) or 0) > 0 for name in limits)

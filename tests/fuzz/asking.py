@@ -29,7 +29,6 @@ from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.copies import feeding_of
 from pyspark_jetstream.operations.inspection.findings import consumer_state, stream_state
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.read.snapshotplan import StreamLimits
 
 from ..kits.options import connection_of
 from ..kits.replicas import create
@@ -128,7 +127,6 @@ def _use(value: Any) -> None:
         _ = value.keeps_history
         stream_state(value, "`{}`".format)
         Target.parse(value.config)
-        StreamLimits.of(value.config)
         feeding_of(value.config)
         options = plain_read(connection_of("nats://127.0.0.1"), value.name)
         with suppress(TYPED):

@@ -133,11 +133,11 @@ def test_deletes_and_purges(bucket, put, read):
 
 
 def test_a_purge_hides_the_past(bucket, put, read):
-    """As of a revision before a purge the key's value is gone: it is named, or left out."""
+    """As of a revision before a purge the key's value is gone: it is missed, or left out."""
     users = bucket(history=5)
     put(users, ("a", b"1"), ("b", b"2"), ("b", b"", PURGE), ("b", b"3"), ("new", b"4"))
 
-    with pytest.raises(SnapshotLossError, match="1 subjects have messages beyond") as caught:
+    with pytest.raises(SnapshotLossError, match="1 subjects of the snapshot") as caught:
         read(users, upToSequence=2)
     assert caught.value.subjects == (f"$KV.{users}.b",)
     assert entries(read(users, upToSequence=2, failOnDataLoss=False)) == [("a", b"1", 1, "PUT")]

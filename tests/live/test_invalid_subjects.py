@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import SubjectDecodeError
 from pyspark_jetstream.options import parse_read, parse_stream
-from pyspark_jetstream.read import snapshotplan
+from pyspark_jetstream.read import snapshot
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.singleget import JetStreamCallReader
@@ -99,25 +99,21 @@ class Way:
         return self._read(JetStreamCallReader, batch="50", sequence="1", **options)
 
     def snapshot_by_names(self, **options):
-        self._patch.setattr(snapshotplan, "choose_index", lambda *_: "names")
+        self._patch.setattr(snapshot, "choose_way", lambda *_: "names")
         return self._read(JetStreamSnapshotReader, multiLast=">", **options)
 
-    def snapshot_by_range(self, **options):
-        self._patch.setattr(snapshotplan, "choose_index", lambda *_: "range")
+    def snapshot_from_back(self, **options):
+        self._patch.setattr(snapshot, "choose_way", lambda *_: "back")
         return self._read(JetStreamSnapshotReader, multiLast=">", **options)
 
     def partitioned_batch(self, **options):
         return self._read(JetStreamCallReader, batch="50", sequence="1", **self._filters, **options)
 
-    def sparse_snapshot(self, **options):
-        self._patch.setattr(snapshotplan, "is_dense", lambda _: False)
-        return self._read(JetStreamSnapshotReader, multiLast=">", **options)
-
     def partitioned_snapshot(self, **options):
         return self._read(JetStreamSnapshotReader, multiLast=">", **self._filters, **options)
 
 
-SNAPSHOTS = ["snapshot_by_names", "snapshot_by_range", "sparse_snapshot", "partitioned_snapshot"]
+SNAPSHOTS = ["snapshot_by_names", "snapshot_from_back", "partitioned_snapshot"]
 PARTITIONED = [
     "partitioned_range", "consumer", "direct", "partitioned_batch", "partitioned_snapshot",
 ]  # fmt: skip
@@ -169,7 +165,7 @@ def test_what_is_left_out_counts_as_read(nats_server, js, new_stream, monkeypatc
     assert [row["sequence"] for row in rows] == EVERY["drop"]
 
 
-@pytest.mark.parametrize("way", ["snapshot_by_names", "snapshot_by_range"])
+@pytest.mark.parametrize("way", ["snapshot_by_names", "snapshot_from_back"])
 def test_a_snapshot_of_others_does_not_mind(nats_server, strange, monkeypatch, way):
     """Where no filter matches them, and where they lie beyond its sequence."""
     of = Way(nats_server, monkeypatch, strange)

@@ -20,8 +20,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ReadTimeoutError
-from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.read import snapshotplan, subjectindex
+from pyspark_jetstream.read import lookups, snapshot
 
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
@@ -143,13 +142,13 @@ def write(js, count, subjects_, rng) -> dict[int, dict]:
 
 
 @pytest.mark.parametrize("beyond", [True, False], ids=["memory", "file"])
-@pytest.mark.parametrize("way", ["names", "range"])
+@pytest.mark.parametrize("way", ["names", "back"])
 def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
     """
     With a replica that misses the newest messages every snapshot, of now and of then, is as exact
     as without.
     """
-    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
+    monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     replicated(monkeypatch)
     (server, js), rng = lagged, random.Random(3)
     old = write(js, 300, 40, rng)
@@ -165,7 +164,7 @@ def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
 
 def test_without_the_proof_a_lagging_replica_would_be_believed(lagged, monkeypatch):
     """The test above can fail: where nothing is proven, an old value comes through."""
-    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
+    monkeypatch.setattr(snapshot, "choose_way", lambda *_: "names")
     (server, js), rng = lagged, random.Random(3)
     old = write(js, 1, 1, rng)
     there = write(js, 2, 1, rng)
@@ -182,12 +181,12 @@ def test_without_the_proof_a_lagging_replica_would_be_believed(lagged, monkeypat
 
 def replicated(monkeypatch) -> None:
     """Lets the plan take the stream for one with replicas, as only a cluster has them."""
-    real = subjectindex.Lookups.at
+    real = lookups.Lookups.__init__
 
-    def at(self, point, counts, seen):
-        return real(self, point._replace(replicas=3), counts, seen)
+    def init(self, client, stream, sequence, replicas, past_us):
+        real(self, client, stream, sequence, 3, past_us)
 
-    monkeypatch.setattr(subjectindex.Lookups, "at", at)
+    monkeypatch.setattr(lookups.Lookups, "__init__", init)
 
 
 def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
@@ -200,11 +199,10 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
         write(js, 2, 1, random.Random(1))
         client = Client(connection_of(server.url, request_timeout_s=5.0))
         with LaggingReplica(patient.options, "S", old, True):
-            lookup = subjectindex.Lookups(JetStream(client), DirectCalls(client, "S"))
             for pin in (3, 2):
+                lookup = lookups.Lookups(client, "S", pin, replicas=3, past_us=150.0)
                 with pytest.raises(ReadTimeoutError, match="requestTimeout.*replicas that lag"):
-                    point = subjectindex.Point(pin, replicas=3, cost=150.0, messages=3)
-                    lookup.at(point, {"S.0": 3}, subjectindex.Seen())
+                    list(lookup.last(["S.0"], len))
         client.close()
         patient.close()
 
@@ -228,8 +226,8 @@ def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish
         publish([(f"{stream}.{i % 40}", b"new%d" % i) for i in range(40)])
         there = stored(js, stream)
         assert js.stream_info(mirror).last_seq == 60
-        for way in ("names", "range"):
-            monkeypatch.setattr(snapshotplan, "choose_index", lambda *_, way=way: way)
+        for way in ("names", "back"):
+            monkeypatch.setattr(snapshot, "choose_way", lambda *_, way=way: way)
             for _ in range(5):
                 for up_to in (100, 80, 60):
                     source = reader(

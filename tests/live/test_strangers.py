@@ -183,13 +183,13 @@ def test_single_and_batched_direct_gets(nats_server, js, strange):
     ]
 
 
-@pytest.mark.parametrize("way", ["names", "range"])
+@pytest.mark.parametrize("way", ["names", "back"])
 def test_snapshots(nats_server, js, strange, monkeypatch, way):
     """
     A snapshot by `multiLast` has the last message of every subject, whatever it was stored with.
     """
     stream, rows = strange
-    monkeypatch.setattr("pyspark_jetstream.read.snapshotplan.choose_index", lambda *_: way)
+    monkeypatch.setattr("pyspark_jetstream.read.snapshot.choose_way", lambda *_: way)
     for options in ({}, {"upToSequence": len(rows) - 3}):
         upto = options.get("upToSequence", len(rows))
         source = snapshot(

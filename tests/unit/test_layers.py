@@ -72,7 +72,7 @@ PURE = {
     "operations.metrics.reports",
     "operations.partitionplan", "operations.pauses",
     "options",
-    "read.narrowing", "read.options", "read.snapshotplan",
+    "read.narrowing", "read.options",
     "readstream.offsets", "readstream.options",
     "readstream.standby", "readstream.shared.claims",
     "write.headerlines", "write.exactlyonce.ids", "write.reroutes",

@@ -13,7 +13,7 @@ from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
-from pyspark_jetstream.read.snapshotread import PickRead
+from pyspark_jetstream.read.snapshotread import NamedRead, Point
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.tasks.ranges import RangeRead, by_own_consumer, pieces
 from pyspark_jetstream.tasks.rows import ReadTask, WarmUp, read_task
@@ -21,7 +21,11 @@ from pyspark_jetstream.tasks.rows import ReadTask, WarmUp, read_task
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
 RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
-PICK = PickRead(None, "S", None, 0, 9, None, False, True, plan=b"plan", layout=LAYOUT, created="t0")
+POINT = Point(9, "t0", 0, 0, None, False)
+PICK = NamedRead(
+    None, "S", None, 0, 9, None, False, True,
+    layout=LAYOUT, point=POINT, names=b"names", past_us=150.0,
+)  # fmt: skip
 WORKS = (
     RANGE,
     PICK,

@@ -179,8 +179,8 @@ class Texts:
 
 class StoredBuilder:
     """
-    Messages as they are stored: subject, sequence, data, and what stands for headers, where that
-    was asked for.
+    Messages as they are stored: subject, sequence, time, data, and what stands for headers, where
+    that was asked for.
     """
 
     takes_all = True
@@ -190,6 +190,7 @@ class StoredBuilder:
         columns = {
             "subject": messages.subjects,
             "sequence": messages.sequences,
+            "time": messages.times,
             "data": messages.payloads,
             "stored": messages.stored,
         }

@@ -326,7 +326,7 @@ def test_messages_as_they_are_stored():
     _, direct = strange(b"a.\xff")
     batch = StoredBuilder().batch(direct, 41, 42)
     assert batch["subject"].to_pylist() == [b"a.\xff"]
-    assert batch.schema.names == ["subject", "sequence", "data"]
+    assert batch.schema.names == ["subject", "sequence", "time", "data"]
 
 
 @pytest.mark.parametrize(
