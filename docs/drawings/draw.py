@@ -8,8 +8,7 @@ A text has a line for each box, arrow and note; places are columns and rows of a
     arrow NAME NAME text on the arrow
     note COLUMN,ROW text
 
-The screen of `inspect --watch` is drawn from the block that guides/operating.md shows, down to its
-standbys. A picture follows the reader's light or dark scheme. A test compares pictures and texts.
+A picture follows the reader's light or dark scheme. A test compares pictures and texts.
 """
 
 from __future__ import annotations
@@ -147,35 +146,12 @@ def _svg(wide: int, high: int, title: str, parts: list[str]) -> str:
     )
 
 
-def screen(text: str, title: str) -> str:
-    """A terminal with this text, as SVG."""
-    lines = text.splitlines()
-    wide, high = 2 * _EDGE + round(max(map(len, lines)) * 7.3), 2 * _EDGE + len(lines) * _LINE
-    return _svg(
-        wide,
-        high,
-        title,
-        [
-            f'<rect class="box" x="1" y="1" width="{wide - 2}" height="{high - 2}" rx="8"/>',
-            *(
-                _text(_EDGE, _EDGE + (n + 0.75) * _LINE, line, "typed")
-                for n, line in enumerate(lines)
-                if line.strip()
-            ),
-        ],
-    )
-
-
 def pictures() -> dict[Path, str]:
     """Every picture by its file."""
-    shown = {
+    return {
         PICTURES / f"{text.stem}.svg": drawn(text.read_text(), text.stem.replace("-", " "))
         for text in sorted(HERE.glob("*.txt"))
     }
-    page = (HERE.parent / "reference" / "inspect.md").read_text()
-    looked = re.search(r"^```text\n(\d{4}-.*?)\n\nStandby", page, re.MULTILINE | re.DOTALL)
-    assert looked is not None
-    return shown | {PICTURES / "inspect.svg": screen(looked[1], "inspect --watch")}
 
 
 if __name__ == "__main__":

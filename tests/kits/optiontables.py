@@ -1,7 +1,7 @@
 """
 The tables of docs/reference/options.md, made of the table of options in the code and of
-docs/reference/options.toml, which has their examples, what their words mean, and since when they
-are there: options that people set, and those that are for when a symptom asks for them. Written by
+docs/reference/options.toml, which has their examples and what their words mean:
+options that people set, and those that are for when a symptom asks for them. Written by
 `python -m tests.kits.optiontables`.
 """
 
@@ -23,8 +23,6 @@ from .places import ROOT
 PAGE = ROOT / "docs" / "reference" / "options.md"
 NOTES = ROOT / "docs" / "reference" / "options.toml"
 SAID: dict[str, Any] = tomllib.loads(NOTES.read_text())
-FIRST = "0.1.0"
-"""Since when what `NOTES` says nothing of is there."""
 
 TABLES = {
     "Connections": CONNECTION_OPTIONS,
@@ -133,14 +131,14 @@ def written(page: str) -> str:
     return (
         head
         + f"\n## The options that people set\n\n{_HEAD}"
-        + "".join(f"| **{title}** | | | | |\n{_rows(title, rows)}" for title, rows in common)
+        + "".join(f"| **{title}** | | | |\n{_rows(title, rows)}" for title, rows in common)
         + "\n## When a symptom asks for it\n"
         + "".join(f"\n### {title}\n\n{_HEAD}{_rows(title, rows)}" for title, rows in others)
     )
 
 
 _ALL = list(TABLES.items())
-_HEAD = "| option | type | default | | since |\n|---|---|---|---|---|\n"
+_HEAD = "| option | type | default | |\n|---|---|---|---|\n"
 
 
 def _rows(title: str, options: Iterable[Option]) -> str:
@@ -155,15 +153,7 @@ def _row(title: str, option: Option) -> str:
     meaning += [f"`{word}`: {line}" for word, line in lines.items() if word != "example"]
     if "example" in lines:
         meaning.append(f"Example: {_code(lines['example'])}")
-    since = next(
-        (
-            version
-            for version, groups in SAID["since"].items()
-            if option.name in groups.get(title, ())
-        ),
-        FIRST,
-    )
-    cells = f"`{option.name}`", kind, _code(option.default), "<br>".join(meaning), since
+    cells = f"`{option.name}`", kind, _code(option.default), "<br>".join(meaning)
     return f"| {' | '.join(cells)} |\n"
 
 
