@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..foreign import Reader, base64_bytes, each, flag, number, text, time
 
 _OBJECTS: Final = """
-    ack_floor cluster config delivered error external message mirror republish state
+    ack_floor cluster config consumer_limits delivered error external message mirror republish state
     subject_transform
 """.split()
 
@@ -32,8 +32,8 @@ _COUNTS: Final = """
 """.split()
 
 _NUMBERS: Final = """
-    ack_wait code err_code max_ack_pending max_bytes max_deliver max_msg_size max_msgs
-    max_msgs_per_subject pause_remaining priority_timeout
+    ack_wait code err_code inactive_threshold max_ack_pending max_batch max_bytes max_deliver
+    max_msg_size max_msgs max_msgs_per_subject pause_remaining priority_timeout
 """.split()
 
 _FLAGS: Final = """

@@ -39,6 +39,12 @@ _WRONG_SEQUENCE: Final = (10071, 10164)
 _NO_PEERS: Final = (10005, 10074)
 """err_codes of a cluster too small for the replicas asked for."""
 
+_BYTES_REQUIRED: Final = 10113
+"""err_code of JSStreamMaxBytesRequired: the account wants a limit of bytes of each stream."""
+
+_MAX_BYTES: Final = 64 << 20
+"""Such a limit, for records by the thousand; it refuses new ones, and removes none."""
+
 _DELETED: Final = {"KV-Operation", "Nats-Marker-Reason"}
 """Headers by which a message without data says that its key is gone (ADR-8, ADR-43)."""
 
@@ -99,6 +105,9 @@ class Bucket:
                 break
             except ApiError as error:
                 if error.err_code == STREAM_NAME_EXISTS:  # another driver was faster
+                    break
+                if error.err_code == _BYTES_REQUIRED:
+                    self.js.create_stream(self._config(replicas) | {"max_bytes": _MAX_BYTES})
                     break
                 if error.err_code not in _NO_PEERS or replicas == 1:
                     raise

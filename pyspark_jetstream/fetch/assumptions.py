@@ -148,7 +148,8 @@ def changed_fields(
     differing = []
     for key, default in fields.items():
         has, needs = config.get(key, default), wanted.get(key, default)
-        if has != needs and not (key in _UNLIMITED and has in (0, -1)):
+        filled = key in _FILLED and needs in (0, -1)
+        if has != needs and not filled and not (key in _UNLIMITED and has in (0, -1)):
             differing.append((key, has, needs))
     return differing
 
@@ -184,3 +185,6 @@ _SETTLING: Final = ("max_ack_pending", "ack_wait")
 
 _UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
 """Fields in which 0 and -1 both mean no limit."""
+
+_FILLED: Final = frozenset({"max_batch", "max_ack_pending"})
+"""Fields that a limit of the server, account or stream fills in where no limit is asked for."""

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import ApiError, ConsumerEditedError, ReadError
 
 if TYPE_CHECKING:
+    from ..client.info import ConsumerInfo
+    from ..client.jetstream import JetStream
     from .assumptions import Change
 
 DESCRIPTION: Final = "pyspark-jetstream"
 """Description of a query's own durable consumers."""
+
+_LIMITED: Final = {10121: "max_ack_pending", 10153: "inactive_threshold"}
+"""By err_code of JSConsumerMaxPendingAckExcessErrF and JSConsumerInactiveThresholdExcess."""
 
 _ACK_WAIT_NS: Final = 365 * 86_400 * 10**9
 """
@@ -71,6 +76,23 @@ def consumer_config(of: Durable) -> dict[str, Any]:
         config["max_ack_pending"] = -1
         config["ack_wait"] = _ACK_WAIT_NS
     return config
+
+
+def create(js: JetStream, stream: str, config: Mapping[str, Any], action: str = "") -> ConsumerInfo:
+    """
+    Makes a consumer. A field that a limit of the server, account or stream refuses is left out:
+    then the server fills in what it allows.
+
+    Raises:
+        ApiError: The server refuses it for another reason.
+    """
+    wanted = dict(config)
+    while True:
+        try:
+            return js.create_consumer(stream, wanted, action)
+        except ApiError as error:
+            if wanted.pop(_LIMITED.get(error.err_code, ""), None) is None:
+                raise
 
 
 def refused(stream: str, partition: int, consumer: str, error: ApiError) -> ReadError:

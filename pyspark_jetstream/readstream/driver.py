@@ -175,6 +175,13 @@ class Driver(ABC):
                 f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
                 " ever; use earliest, or purge what you do not want",
             )
+        limits = info.config.get("consumer_limits") or {}
+        if info.retention == "interest" and limits.get("inactive_threshold"):
+            logger.warning(
+                "stream=%s keeps a message only for consumers, and forgets the query's after %.0f s"
+                " without it: what comes then is lost. Raise consumer_limits.inactive_threshold",
+                info.name, limits["inactive_threshold"] / 1e9,
+            )  # fmt: skip
         if info.retention == "interest" and self._survey.is_ahead(info):
             raise OptionError(
                 "startingTimestamp",

@@ -118,7 +118,7 @@ class Lease:
         except JetStreamError as error:
             if error.retryable:
                 raise
-            adds = self._client.options.command(f"nats kv add {BUCKET}")
+            adds = self._client.options.command(f"nats kv add {BUCKET} --max-bucket-size=64MB")
             unfit = (
                 f"the bucket {BUCKET} cannot be used: {error}. If this user may not make buckets,"
                 f" let another user run {adds}"

@@ -25,7 +25,7 @@ from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, OptionError
 from ..fetch.assumptions import Change, Made, changed_fields, consumer_changes, in_words
-from ..fetch.durable import Durable, consumer_config, refused
+from ..fetch.durable import Durable, consumer_config, create, refused
 from ..fetch.layout import Layout
 from ..fetch.owner import FILTER, Owner
 from ..sanitize import get_logger
@@ -201,7 +201,7 @@ class Seats:
         except ApiError:
             for durable, (stream, config) in zip(durables, wanted, strict=True):
                 try:  # one by one, to say which is refused and why
-                    self._js.create_consumer(stream, config)
+                    create(self._js, stream, config)
                 except ApiError as error:
                     at = durable.stream, durable.partition, durable.name
                     raise refused(*at, error) from None

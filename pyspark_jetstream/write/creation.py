@@ -29,9 +29,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 """Settings that our writer and our readers need of a stream, where `streamConfig` has no others."""
 
-_DUPLICATE_WINDOW_NS: Final = 120 * 10**9
-"""Default duplicate window, but not above `max_age`: the server refuses more."""
-
 _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
 """The server leaves such settings out of a configuration, or writes one of these for another."""
 
@@ -141,10 +138,6 @@ def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
             (wanted.stream, [_all_partitions(subject) for subject in wanted.stream_subjects])
         ]
     given = _DEFAULTS | dict(wanted.config)
-    if not given.get("duplicate_window"):
-        given["duplicate_window"] = min(
-            _DUPLICATE_WINDOW_NS, given.get("max_age") or _DUPLICATE_WINDOW_NS
-        )
     return [{"name": name, "subjects": of, **given} for name, of in layouts]
 
 

@@ -58,10 +58,16 @@ def prepare(options: SinkOptions) -> None:
             elif options.rows.require_stream and not targets.is_blind:
                 if bucket is None:
                     raise OptionError("subject", untaken(subject))
-                raise OptionError(
-                    "bucket",
-                    f"there is no bucket '{bucket}' in this account; createStream=true makes it",
-                )
+                raise OptionError("bucket", _no_bucket(js, bucket))
+
+
+def _no_bucket(js: JetStream, bucket: str) -> str:
+    """Why nothing takes the keys of a bucket."""
+    (info,) = js.stream_infos_there([f"KV_{bucket}"])
+    mirror = info.config.get("mirror") if info is not None else None
+    if mirror:
+        return f"'{bucket}' is a mirror of stream '{mirror['name']}', which takes the writes"
+    return f"there is no bucket '{bucket}' in this account; createStream=true makes it"
 
 
 def _check_target(target: Target, options: SinkOptions) -> None:

@@ -263,6 +263,15 @@ def test_mistakes_are_found_on_the_driver(nats_server, given, columns, error, sa
     assert says in str(caught.value)
 
 
+def test_a_bucket_that_is_a_mirror(js, nats_server, new_stream):
+    """It takes no writes, and is not made: the error names what takes them."""
+    new_stream(name="KV_TAKES", subjects=["$KV.TAKES.>"])
+    new_stream(name="KV_MIRROR", subjects=None, mirror={"name": "KV_TAKES"})
+    given = {"servers": nats_server.url, "bucket": "MIRROR", "createStream": "true"}
+    with pytest.raises(OptionError, match="is a mirror of stream 'KV_TAKES', which takes the"):
+        batch_writer(parse_sink(given), KEYS, False)
+
+
 def test_a_bucket_is_made(js, nats_server):
     """`createStream` makes it as the KV API does, and more as `streamConfig` says."""
     given = {"servers": nats_server.url, "bucket": "MADE", "createStream": "true",

@@ -163,14 +163,14 @@ def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
     js.create_consumer(
         name,
         {"durable_name": "jobs", "ack_policy": "explicit", "priority_groups": ["g"],
-         "priority_policy": "overflow", "max_batch": 5},
+         "priority_policy": "overflow", "max_expires": 10**9},
     )  # fmt: skip
     one = Claimant(js.client, [SharedConsumer(0, name, "jobs", None)], sharing_of("overflow"), "g")
     one.join([None] * len(one.consumers))
 
-    assert len(one.claim(5, 30.0)[0]) == 1
-    with pytest.raises(ReadError, match="409 Exceeded MaxRequestBatch"):
-        one.claim(6, 0)
+    assert len(one.claim(5, 0)[0]) == 1
+    with pytest.raises(ReadError, match="409 Exceeded MaxRequestExpires"):
+        one.claim(5, 30.0)
 
 
 def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, claimant):

@@ -42,7 +42,6 @@ OTHERS = {
     "filters": ({"filter_subjects": ["{stream}.a", "{stream}.b"]}, "filter_subjects ["),
     "another start": ({"deliver_policy": "new"}, "deliver_policy 'new' where"),
     "with payloads": ({"headers_only": False}, "headers_only False where"),
-    "a batch limit": ({"max_batch": 1}, "max_batch 1 where"),
 }
 
 
@@ -80,7 +79,7 @@ def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
         "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
         "headers_only": True,
         "description": "of ours", "priority_policy": "pinned_client", "priority_groups": ["spark"],
-        "metadata": {"team": "air"}, "priority_timeout": 50 * 10**9,
+        "metadata": {"team": "air"}, "priority_timeout": 50 * 10**9, "max_batch": 1,
     }  # fmt: skip
     js.create_consumer(stream, config)
     one = query(stream=stream, consumer="there", directBelow="0")

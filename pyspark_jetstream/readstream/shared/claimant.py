@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from ...errors import (
     further,
 )
 from ...fetch.assumptions import changed_fields, edit_of, in_words
-from ...fetch.durable import refused
+from ...fetch.durable import create, refused
 from ..options import Sharing
 from .claimpulls import ClaimPulls
 from .claims import Claim, SharedConsumer, shares
@@ -68,6 +69,9 @@ _REMEDIES: Final = {
 Settings that a consumer that is there must have as this query would make it: by field the option
 that the error names, and what can be done.
 """
+
+_TOO_MANY_PENDING: Final = 10121
+"""err_code of JSConsumerMaxPendingAckExcessErrF."""
 
 _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
@@ -193,15 +197,18 @@ class Claimant:
         return config
 
     def _create(self, consumer: SharedConsumer, start: int | None) -> ConsumerInfo:
+        make = self._js.create_consumer
+        if "maxAckPending" not in self._sharing.asked:
+            make = partial(create, self._js)
         try:
-            return self._js.create_consumer(
-                consumer.stream, self._config(consumer, start), action="create"
-            )
+            return make(consumer.stream, self._config(consumer, start), action="create")
         except StreamNotFoundError:
             raise
         except ApiError as error:
             if error.err_code == _CONSUMER_EXISTS:
                 return self._js.consumer_info(consumer.stream, consumer.name)
+            if error.err_code == _TOO_MANY_PENDING:
+                raise OptionError("maxAckPending", error.description) from None
             raise refused(consumer.stream, consumer.number, consumer.name, error) from None
 
     def _check(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
@@ -245,7 +252,12 @@ class Claimant:
         while True:
             left = limit - sum(map(len, claims.values()))
             wanted = shares(min(left, _ROUND_MESSAGES), list(open_.values()))
-            asked = {p: count for p, count in zip(open_, wanted, strict=True) if count}
+            allowed = {p: joined.config.get("max_batch") for p, joined in self.joined.items()}
+            asked = {
+                p: min(count, allowed.get(p) or count)
+                for p, count in zip(open_, wanted, strict=True)
+                if count
+            }
             if not asked:
                 return
             pulls = ClaimPulls(self.consumers, asked, claims)

@@ -89,7 +89,7 @@ class Ledger:
         except JetStreamError as error:
             if error.retryable or (isinstance(error, ApiError) and error.code == _UNAVAILABLE):
                 raise  # says of JetStream what an administrator or exactlyOnce cannot mend
-            adds = self._js.client.options.command(f"nats kv add {BUCKET}")
+            adds = self._js.client.options.command(f"nats kv add {BUCKET} --max-bucket-size=64MB")
             raise LedgerError(
                 BUCKET,
                 f"the bucket cannot be used: {error}. If this user may not make buckets, let"

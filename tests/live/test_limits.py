@@ -1,0 +1,109 @@
+"""Reads and writes where a server, an account or a stream limits what clients may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.keyvalue import Bucket
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.write.creation import create_streams
+
+from ..kits.options import connection_of, creation_of
+from ..kits.reading import Query
+from ..kits.servers import DevServer
+
+LIMITED = """
+jetstream { limits { max_request_batch: 100, max_ack_pending: 50, duplicate_window: "30s" } }
+"""
+SIZED = """
+jetstream: enabled
+accounts { A { users: [{user: a, password: x}], jetstream: {max_bytes_required: true} } }
+no_auth_user: a
+"""
+CONSUMERS = {"inactive_threshold": 3600 * 10**9, "max_ack_pending": 40}
+COUNT = 250
+
+
+@pytest.fixture(params=["limits", "interest", "workqueue"])
+def retention(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[DevServer]:
+    with DevServer(LIMITED) as server:
+        yield server
+
+
+@pytest.fixture
+def js(limited: DevServer) -> Iterator[JetStream]:
+    client = Client(connection_of(limited.url))
+    js = JetStream(client)
+    yield js
+    js.delete_stream("S")
+    client.close()
+
+
+def read(query: Query, js: JetStream) -> list[int]:
+    """What a query reads that is there when messages come, over a restart."""
+    try:
+        query.step()
+        query.restart()
+        for _ in range(COUNT):
+            js.publish("S.a", b"", [])
+        query.drain()
+        query.restart()
+        query.drain()
+        return query.sequences
+    finally:
+        query.reader.stop()
+
+
+@pytest.mark.parametrize("limits", [{}, CONSUMERS], ids=["server", "stream"])
+def test_a_query_is_granted_what_is_allowed(
+    limited: DevServer, js: JetStream, retention: str, limits: dict[str, int]
+) -> None:
+    """A limit lowers what is asked for, or fills it in: that is no edit, and nothing is missing."""
+    config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "retention": retention}
+    js.create_stream(config | {"consumer_limits": limits})
+
+    assert read(Query(limited, stream="S"), js) == list(range(1, COUNT + 1))
+
+
+def test_queries_that_share_are_granted_what_is_allowed(limited: DevServer, js: JetStream) -> None:
+    """
+    A shared consumer is made with what is allowed, and asked for no more; what an option asks for
+    beyond that is an error that names the option and the limit.
+    """
+    js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    shared = {"stream": "S", "consumer": "c", "priorityPolicy": "overflow"}
+    many = Query(limited, **shared, maxAckPending=51)
+    with pytest.raises(OptionError, match="'maxAckPending'.* 50"):
+        many.plan()
+    many.reader.stop()
+
+    assert sorted(read(Query(limited, **shared), js)) == list(range(1, COUNT + 1))
+
+
+def test_a_stream_is_made_with_the_window_that_is_allowed(js: JetStream) -> None:
+    """Nobody asked for a longer one; who does hears of the limit."""
+    with pytest.raises(OptionError, match="'createStream'.* 30s"):
+        create_streams(js, creation_of("S", ("S.>",), duplicate_window=60 * 10**9))
+    create_streams(js, creation_of("S", ("S.>",)))
+
+    assert js.stream_info("S").config["duplicate_window"] == 30 * 10**9
+
+
+def test_a_bucket_where_each_stream_has_a_size() -> None:
+    """An account that wants a limit of bytes gets one."""
+    with DevServer(SIZED) as server:
+        client = Client(connection_of(server.url))
+        bucket = Bucket(JetStream(client), "RECORDS", "of a test")
+
+        assert bucket.ensure() is None
+        assert bucket.ensure() is None
+        client.close()
