@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .datasource import JetStreamDataSource as DefaultSource
     from .fetch.directcalls import DirectCalls
     from .mapping.subjectmapping import explain_mapping as explainMapping
-    from .operations.throttled import is_throttled as isThrottled
-    from .operations.throttled import throttled_subjects as throttledSubjects
+    from .operations.throttle.throttled import is_throttled as isThrottled
+    from .operations.throttle.throttled import throttled_subjects as throttledSubjects
     from .write.restoring import restored
 
 __all__ = [
@@ -43,10 +43,10 @@ _PLACES = {
     "DirectCalls": ("fetch.directcalls", "DirectCalls"),
     "JetStreamDataSource": ("datasource", "JetStreamDataSource"),
     "explainMapping": ("mapping.subjectmapping", "explain_mapping"),
-    "isThrottled": ("operations.throttled", "is_throttled"),
+    "isThrottled": ("operations.throttle.throttled", "is_throttled"),
     "pinned": ("datasource", "pinned"),
     "restored": ("write.restoring", "restored"),
-    "throttledSubjects": ("operations.throttled", "throttled_subjects"),
+    "throttledSubjects": ("operations.throttle.throttled", "throttled_subjects"),
 }
 """Public name → the module that defines it, and its name there; imported when it is asked for."""
 

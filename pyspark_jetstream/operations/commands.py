@@ -22,8 +22,8 @@ _PROGRAMS: Final = {
     "pause": "pause.command:pause",
     "resume": "pause.command:resume",
     "unpin": "pause.command:unpin",
-    "partition": "",
-    "throttle": "",
+    "partition": "partition.command:partition",
+    "throttle": "throttle.command:throttle",
     "metrics": "metrics.command:metrics",
     "explain-mapping": "explain_mapping.command:explain_mapping",
 }
@@ -48,7 +48,7 @@ class Programs(click.Group):
             return _older(name)
         module, _, attribute = _PROGRAMS[name].partition(":")
         found: click.Command = getattr(import_module(f".{module}", __package__), attribute)
-        found.epilog = _STATUS
+        found.epilog = found.epilog or _STATUS
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -53,10 +53,12 @@ _LOGIN: Final = ("user", "password", "token", "credentialsFile", "credentials", 
 _UNSUPPORTED: Final = ("nsc", "user_jwt", "socks_proxy")
 """Members of a context by which we cannot reach or enter a server."""
 
-FLAGS: Final = {
-    option.name: "--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in option.name)
-    for option in CONNECTION_OPTIONS
-}
+
+def _flag_of(name: str) -> str:
+    return "--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in name)
+
+
+FLAGS: Final = {option.name: _flag_of(option.name) for option in CONNECTION_OPTIONS}
 
 
 def connects(program: Program) -> Program:
@@ -89,10 +91,8 @@ def client_of(options: ConnectionOptions) -> closing[Client]:
 
 def spelled(text: str) -> str:
     """A text that names options by their flags, secrets by their variables."""
-    for option in CONNECTION_OPTIONS:
-        name = f"${_variables(option)[0]}" if option.secret else FLAGS[option.name]
-        text = text.replace(f"option '{option.name}'", name)
-    return text
+    secrets = {each.name: f"${_variables(each)[0]}" for each in CONNECTION_OPTIONS if each.secret}
+    return re.sub(r"option '(\w+)'", lambda it: secrets.get(it[1]) or _flag_of(it[1]), text)
 
 
 def _flag(option: Option) -> Callable[[Program], Program]:

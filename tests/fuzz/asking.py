@@ -26,7 +26,6 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import resolve_layout
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.operations.copies import feeding_of
 from pyspark_jetstream.operations.inspection.findings import consumer_state, stream_state
 from pyspark_jetstream.outbox.targets import Target
 
@@ -127,7 +126,6 @@ def _use(value: Any) -> None:
         _ = value.keeps_history
         stream_state(value, "`{}`".format)
         Target.parse(value.config)
-        feeding_of(value.config)
         options = plain_read(connection_of("nats://127.0.0.1"), value.name)
         with suppress(TYPED):
             resolve_layout(options, {value.name: value.config})

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.operations.partitionplan import PartitionPlan
+from pyspark_jetstream.operations.partition.plan import PartitionPlan
 
 from . import snapshots
 

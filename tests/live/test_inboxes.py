@@ -40,7 +40,7 @@ PREFIXES = {"reader": "_INBOX.reader", "writer": "_INBOX.writer", "ops": "_INBOX
 
 def example() -> str:
     """The server's configuration in docs/guides/login.md."""
-    page = (ROOT / "docs" / "guides" / "permissions.md").read_text()
+    page = (ROOT / "docs" / "guides" / "login.md").read_text()
     found = re.search(r"^```conf\n(jetstream \{.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]

@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
-from pyspark_jetstream.operations.console import throttle
+from pyspark_jetstream.operations.throttle import command
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 
 from ..kits.options import connection_of, sink_of
@@ -94,7 +94,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
     while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
         pass
     found = ops("throttle", "producers", "--wait", "5s", "--json")
-    monkeypatch.setattr(throttle, "receipt_wait", throttle.duration)  # at most 400ms otherwise
+    monkeypatch.setattr(command, "_LONGEST_RECEIPT_S", 60.0)
     words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "20s", "--json")
     paused = ops("throttle", *words)
     task.finish()

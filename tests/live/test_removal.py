@@ -10,9 +10,9 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import UndoRefusedError
-from pyspark_jetstream.operations.partitioning import partition_stream
-from pyspark_jetstream.operations.partitionplan import PartitionPlan
-from pyspark_jetstream.operations.removal import undo_partitions
+from pyspark_jetstream.operations.partition.making import partition_stream
+from pyspark_jetstream.operations.partition.plan import PartitionPlan
+from pyspark_jetstream.operations.partition.removal import undo_partitions
 
 from ..kits.partitions import N, update
 

@@ -70,7 +70,7 @@ PURE = {
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases",
     "operations.metrics.reports",
-    "operations.partitionplan", "operations.pauses",
+    "operations.partition.plan", "operations.throttle.pauses",
     "options",
     "read.narrowing", "read.options",
     "readstream.offsets", "readstream.options",
@@ -104,9 +104,9 @@ EXTRAS = {
     "click": {
         "operations.commands", "operations.connecting", "operations.explain_mapping.command",
         "operations.metrics.command", "operations.pause.command", "operations.screen",
+        "operations.partition.command", "operations.throttle.command",
     },
     "rich": {
-        "operations.console.progress",
         "operations.console.tables", "operations.screen", "operations.terminal",
     },
 }  # fmt: skip

@@ -35,8 +35,6 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "inspect": Command("overview"),
-    "partition": Command("partitions"),
-    "throttle": Command("throttle"),
 }
 
 _OPTIONAL: Final = {"rich": "rich", "prometheus_client": "prometheus-client"}

@@ -49,7 +49,7 @@ from ...readstream.standby import BUCKET
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ...write.exactlyonce.ledger import STREAM as LEDGER_STREAM
 from ...write.exactlyonce.records import committed_of
-from ..partitionplan import MARK
+from ..partition.plan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
     CheckpointState,

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.operations.console import commands, partitions
-from pyspark_jetstream.operations.console.program import Parser
-from pyspark_jetstream.operations.partitioning import Forecast
+from pyspark_jetstream.operations.partition import command
+from pyspark_jetstream.operations.partition.making import Forecast
+from pyspark_jetstream.operations.partition.plan import PartitionPlan
+
+from ...kits.programs import main
 
 NOWHERE = ["--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms"]
 
 
 def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str]:
-    """Status, and the last line of what was said."""
-    try:
-        status = commands.main(["partition", *arguments, *NOWHERE])
-    except SystemExit as end:
-        status = end.code
+    """Status, and what was said on one line."""
+    status = main(["partition", *arguments, *NOWHERE])
     said = capsys.readouterr()
     assert said.out == ""
-    return status, said.err.splitlines()[-1]
+    return status, " ".join(said.err.split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--partitions 2", "the following arguments are required: --stream"),
+        ("--partitions 2", "Missing option '--stream'"),
         ("--stream S --partitions 2", "--partition-subject: give either it"),
         ("--stream S --partitions 0 --subject a.*", "--partitions: expected a positive"),
         ("--stream S --partitions 2 --subject a.* --force", "--force: goes with --undo"),
@@ -42,8 +41,9 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int
             "--stream S --partitions 2 --partition-subject a.{partition} --layout filtered",
             "--layout: stream 'S' with --partition-subject is the filtered layout already",
         ),
-        ("--stream S --partitions 2 --subject a.* --password hidden", "arguments: --password …"),
-        ("--stream S --partitions 2 --subject a.* --token=hidden", "arguments: --token …"),
+        ("--stream S --partitions 2 --subject a.* --tokens one", "--tokens: expected numbers"),
+        ("--stream S --partitions 2 --subject a.* --password hidden", "use $JETSTREAM_PASSWORD"),
+        ("--stream S --partitions 2 --subject a.* --token=hidden", "use $JETSTREAM_TOKEN"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_status_2(
@@ -78,19 +78,23 @@ def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_names_where_none_are_given(arguments: str, names: tuple[str, ...], layout: str) -> None:
     """Either layout is one command, and has names after the origin's."""
-    words = shlex.split(f"--stream S --partitions 2 {arguments}")
-
-    parser = Parser(prog="partition")
-    partitions.arguments(parser)
-    plan = partitions.planned(vars(parser.parse(words)))
+    plan = planned(shlex.split(f"--stream S --partitions 2 {arguments}"))
 
     assert (plan.names, plan.layout) == (names, layout)
 
 
+def planned(words: list[str]) -> PartitionPlan:
+    """The plan of a command line."""
+    given = command.partition.make_context("partition", words).params
+    names = ("stream", "streams", "numbered", "layout", "tokens", "partitions",
+             "partition_subject", "subject", "destination")  # fmt: skip
+    return command.planned(**{name: cast(Any, given[name]) for name in names})
+
+
 def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Every command of the help gets as far as the servers."""
-    text = (partitions.__doc__ or "").replace("\\\n", " ")
-    found = re.findall(r"^    pyspark-jetstream partition (.*)$", text, re.MULTILINE)
+    text = (command.partition.help or "").replace("\\\n", " ")
+    found = re.findall(r"^ *pyspark-jetstream partition (.*)$", text, re.MULTILINE)
 
     done = [ended(capsys, shlex.split(each)) for each in found]
 
@@ -102,15 +106,12 @@ def test_what_a_dry_run_says_of_settings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settings to set by hand are named, without the duplicate window: copies must have none."""
-    words = shlex.split("--stream S --partitions 2 --subject a.* --streams T-{partition} --dry-run")
-    parser = Parser(prog="partition")
-    partitions.arguments(parser)
-    given = parser.parse(words)
+    plan = planned(shlex.split("--stream S --partitions 2 --subject a.* --streams T-{partition}"))
     left_out = {"max_bytes": 9, "duplicate_window": 120_000_000_000}
     found = Forecast((), {"max_age": 1_000_000_000}, left_out)
-    monkeypatch.setattr(partitions, "forecast", lambda js, plan: found)
+    monkeypatch.setattr(command, "forecast", lambda js, plan: found)
 
-    partitions.show_planned(cast(JetStream, None), partitions.planned(vars(given)), given)
+    command._forecast(cast(JetStream, None), plan, as_json=False)
     said = capsys.readouterr().out.splitlines()
 
     assert "they do not inherit max_bytes=9: set what they should have by hand" in said

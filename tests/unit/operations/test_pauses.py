@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Response
+from pyspark_jetstream.operations.throttle.pauses import MARGIN_S, Pauses, Response
 from pyspark_jetstream.outbox.throttling.operators import Operators
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.operations.removal import _unread
+from pyspark_jetstream.operations.partition.removal import _unread
 
 
 class Answering:

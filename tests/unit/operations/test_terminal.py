@@ -9,8 +9,7 @@ from dataclasses import MISSING, fields, replace
 import pytest
 
 from pyspark_jetstream.operations import terminal
-from pyspark_jetstream.operations.console import progress, tables
-from pyspark_jetstream.operations.copies import Copied
+from pyspark_jetstream.operations.console import tables
 from pyspark_jetstream.operations.inspection import findings
 from pyspark_jetstream.sanitize import conceal
 
@@ -127,19 +126,6 @@ def test_a_table_that_does_not_fit(width, lines):
     Columns that say the same in every row go to the title, then rows become lines; no value is cut.
     """
     assert terminal.drawn(ROWS, "Consumers", width) == lines
-
-
-def test_what_programs_show_of_others_is_plain(either, capsys):
-    """Names of streams, consumers, queries and hosts."""
-    with progress.copying() as copied:
-        copied([Copied(EVIL, 1, 2)])
-    with progress.living(lambda: [{"name": EVIL, "state": EVIL}]) as living:
-        living()
-
-    out, err = capsys.readouterr()
-    for text in (out, err):
-        assert_plain(text.rstrip("\n").replace("\t", " "), lines=True)
-    assert "pwned" in err
 
 
 def test_an_inspection_is_plain(either, capsys):

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..client.jetstream import JetStream
-from ..errors import UndoRefusedError
-from ..fetch.own import NAMES
-from ..sanitize import get_logger
-from .partitionplan import PartitionPlan, differences
+from ...client.jetstream import JetStream
+from ...errors import UndoRefusedError
+from ...fetch.own import NAMES
+from ...sanitize import get_logger
+from .plan import PartitionPlan, differences
 
 logger = get_logger(__name__)
 

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .. import subjects
-from ..errors import OptionError
-from ..fetch.layout import PARTITIONS
-from ..mapping.calls import find_partition
-from ..mapping.rule import Rule
+from ... import subjects
+from ...errors import OptionError
+from ...fetch.layout import PARTITIONS
+from ...mapping.calls import find_partition
+from ...mapping.rule import Rule
 
 MARK: Final = "pyspark-jetstream."
 """Prefix of the metadata that a plan writes into its streams."""

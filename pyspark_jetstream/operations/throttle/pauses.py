@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from ..client.wire import NO_RESPONDERS
-from ..outbox.throttling.throttleprotocol import (
+from ...client.wire import NO_RESPONDERS
+from ...outbox.throttling.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
     Active,
@@ -43,7 +43,7 @@ from ..outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from ..subjects import REST
+from ...subjects import REST
 
 MARGIN_S: Final = 0.5
 """

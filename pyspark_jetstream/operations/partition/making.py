@@ -23,16 +23,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import subjects
-from ..client.info import StreamInfo
-from ..client.jetstream import STREAM_NAME_EXISTS, JetStream
-from ..client.versions import require
-from ..errors import ApiError, CountMismatchError, PartitioningError, StreamDiffersError
-from ..fetch.layout import resolve_layout
-from ..fetch.options import plain_read
-from ..sanitize import get_logger
+from ... import subjects
+from ...client.info import StreamInfo
+from ...client.jetstream import STREAM_NAME_EXISTS, JetStream
+from ...client.versions import require
+from ...errors import ApiError, CountMismatchError, PartitioningError, StreamDiffersError
+from ...fetch.layout import resolve_layout
+from ...fetch.options import plain_read
+from ...sanitize import get_logger
 from .copies import Copies, Feeding, Progress, subject_counts
-from .partitionplan import PartitionPlan, differences, inherited
+from .plan import PartitionPlan, differences, inherited
 
 logger = get_logger(__name__)
 
@@ -82,7 +82,7 @@ def partition_stream(
     held = expected_counts(js, plan)
     _create(js, plan, origin)
     links = {
-        name: Feeding(hop.feed, (part,)) for hop in plan.hops for name, part in hop.copies.items()
+        name: Feeding(hop.feed, part) for hop in plan.hops for name, part in hop.copies.items()
     }
     Copies(js).settle(links, show, stall_timeout_s)
     copies = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ..client import wire
-from ..client.connection import Client, Connection
-from ..errors import NotConnectedError
-from ..outbox.throttling.throttleprotocol import Reason, active_subject
-from ..sanitize import get_logger
+from ...client import wire
+from ...client.connection import Client, Connection
+from ...errors import NotConnectedError
+from ...outbox.throttling.throttleprotocol import Reason, active_subject
+from ...sanitize import get_logger
 from .pauses import MARGIN_S, Pauses, Send
 
 logger = get_logger(__name__)

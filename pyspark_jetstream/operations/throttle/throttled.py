@@ -13,11 +13,11 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from .. import values as value_of
-from ..client.connection import Client
-from ..client.options import parse_connection
-from ..errors import OptionError
-from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
+from ... import values as value_of
+from ...client.connection import Client
+from ...client.options import parse_connection
+from ...errors import OptionError
+from ...outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .controller import Controller
 from .pauses import Member, Pauses
 
