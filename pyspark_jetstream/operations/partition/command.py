@@ -58,7 +58,9 @@ def partition(
     stall_timeout: float, **given: Any,
 ) -> int:  # fmt: skip
     """
-    Makes N partitions of a stream that exists, on the server itself, and compares the counts.
+    Makes N partitions of a stream on the server itself.
+
+    Their counts are compared with the stream's at the end.
 
     The streams layout has one stream for each partition: RAW-0, RAW-1 and so on. If the origin's
     subjects carry no number, a numbered stream, RAW-all, copies the origin first. The filtered
@@ -69,13 +71,14 @@ def partition(
     --undo removes the streams. Give it the arguments with which they were made.
 
     \b
-    pyspark-jetstream partition --stream RAW --partitions 4 --subject 'raw.*.*' --tokens 1
     pyspark-jetstream partition --stream FLIGHTS --partitions 4 \\
         --partition-subject 'flights.{partition}.>'
-    pyspark-jetstream partition --layout filtered --stream RAW --partitions 4 \\
+    pyspark-jetstream partition --stream RAW --partitions 4 \\
         --subject 'raw.*.*' --tokens 1
-    pyspark-jetstream partition --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
-        --streams 'RAW6-{partition}'
+    pyspark-jetstream partition --layout filtered --stream RAW \\
+        --partitions 4 --subject 'raw.*.*' --tokens 1
+    pyspark-jetstream partition --stream RAW --partitions 6 \\
+        --subject 'raw.*.*' --tokens 1 --streams 'RAW6-{partition}'
     """
     if force and not undo:
         raise OptionError("force", "goes with --undo")

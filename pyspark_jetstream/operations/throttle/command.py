@@ -35,8 +35,8 @@ _NAMED: Final = 3
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
 _STATUS: Final = (
-    "Exit status 0: done; 1: failed, one line says why;"
-    " 2: wrong arguments; 3: some writers have not acknowledged and are named; 4: no writer answered."
+    "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 3: some writers have"
+    " not acknowledged and are named; 4: no writer answered."
 )
 
 
@@ -59,10 +59,11 @@ _TIME: Final = Kind("time", duration)
 @click.group(epilog=_STATUS)
 def throttle() -> None:
     """
-    Pauses what Spark publishes on some subjects, and says who acknowledged.
+    Pauses what Spark publishes on some subjects.
 
-    A query has writers only while a batch runs. A writer that starts during a pause hears of it
-    before its first row. A pause is not enforced: who does not acknowledge may go on publishing.
+    Says which writers acknowledged. A query has writers only while a batch runs. A writer that
+    starts during a pause hears of it before its first row. A pause is not enforced: who does not
+    acknowledge may go on publishing.
 
     \b
     pyspark-jetstream throttle producers
