@@ -25,9 +25,8 @@ _NOT_OF_COPIES: Final = "duplicate_window"
 """A setting of most origins that copies must not have."""
 
 _STATUS: Final = (
-    "Exit status 0: done, and every copy is right; 1: failed, one line says why; 2: wrong"
-    " arguments; 3: a copy is wrong, one line says which; 130: interrupted; the server goes on"
-    " copying then."
+    "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 3: a copy is wrong, one"
+    " line says which; 130: interrupted; the server goes on copying then."
 )
 
 
