@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..client import wire
 from ..client.blocks import Direct, direct
-from ..client.connection import Client, Reply
+from ..client.connection import Client
 from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.versions import COUNTED, Version, require, unsupported
@@ -282,39 +282,6 @@ class Gets:
             if request.inbox is self._inbox:
                 self._inbox = self._new_inbox()
         self._under_way.clear()
-
-    def ask_beside(self, subject: str) -> Callable[[float], Reply | None]:
-        """
-        Sends another request, ahead of those that follow.
-
-        Returns:
-            What waits for its reply until a deadline, and keeps for the requests under way what
-            comes of them meanwhile; None where there is no reply by then.
-        """
-        connection, inbox = self._connection, self._new_inbox()
-        connection.send(wire.pub(subject, b"", inbox.subject))
-
-        def reply(deadline: float) -> Reply | None:
-            try:
-                while True:
-                    received, where = wire.next_frame(connection.buffer, connection.pos)
-                    if received is None:
-                        if not connection.fill(deadline, where):
-                            return None
-                        continue
-                    begin, connection.pos = connection.pos, where
-                    if isinstance(received, wire.Control):
-                        connection.control(received)
-                    elif received.sid == inbox.sid:
-                        status = wire.status_of(received.headers) if received.headers else (0, "")
-                        return Reply(*status, received.headers, received.data)
-                    elif received.sid in self._under_way:
-                        early = self._under_way[received.sid].early
-                        early += connection.buffer[begin:where]
-            finally:
-                self._unsubscribe(inbox)
-
-        return reply
 
     # ── bytes as they come ───────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ Every question has a fallback for a stream that is not read by direct get (`allo
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -130,8 +130,6 @@ class Survey:
         """Streams with the next numbers, until one was named that is there and is not read."""
         self._awaited: set[str] = set()
         """Streams that came, of which it was said that they do not reach their start yet."""
-        self._server = ""
-        """The run of the server that was asked for the streams last."""
 
     @property
     def layout(self) -> Layout:
@@ -278,36 +276,16 @@ class Survey:
         """Configuration and state of every stream, now, by name."""
         return dict(self.look({}).streams)
 
-    def look(
-        self,
-        consumers: Mapping[K, tuple[str, str]],
-        of: Collection[str] | None = None,
-        known: Mapping[str, StreamInfo] | None = None,
-    ) -> ServerView[K]:
-        """
-        The streams and, by partition, these (stream, consumer), in one round trip.
-
-        Args:
-            of: the streams that are asked for; None for all.
-            known: the others; they are asked for, too, where another server answers than did then,
-                or another run of it.
-        """
+    def look(self, consumers: Mapping[K, tuple[str, str]]) -> ServerView[K]:
+        """The streams and, by partition, these (stream, consumer), in one round trip."""
         if self._options.several is not None:
             there = self._several(self._options.several)
-            self._server = str(self.js.client.connection.info.get("server_id"))
             at = {p: consumer for p, consumer in consumers.items() if consumer[0] in there}
             seen = self.js.consumer_infos(list(at.values())) if at else []
             return ServerView(there, dict(zip(at, seen, strict=True)), time.monotonic())
-        known = known or {}
-        every = list(self.layout.streams)
-        names = [name for name in every if of is None or name in of or name not in known]
+        names = list(self.layout.streams)
         infos, seen = self.js.look(names, list(consumers.values()))
-        before = self._server
-        self._server = str(self.js.client.connection.info.get("server_id"))
-        if len(names) < len(every) and self._server != before:
-            return self.look(consumers)
-        found = dict(zip(names, infos, strict=True))
-        streams = {name: found[name] if name in found else known[name] for name in every}
+        streams = dict(zip(names, infos, strict=True))
         return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
     def positions(

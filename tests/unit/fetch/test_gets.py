@@ -13,12 +13,11 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.gets import Gets
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 
 from ...kits.faraway import FarServer
-from ...kits.messages import Message, hmsg
+from ...kits.messages import Message
 from ...kits.options import connection_of
 from ...kits.seeds import fresh
 
@@ -201,53 +200,3 @@ class Pieces:
 
     def control(self, control: wire.Control) -> None:
         self.controls.append(control.verb)
-
-
-@pytest.mark.parametrize("seed", fresh(__name__, 20))
-def test_a_reply_beside_requests_leaves_what_comes_for_them(seed):
-    """
-    Whatever comes first, and in whatever pieces: the reply is found, and what the requests bring is
-    still to be gathered, in order.
-    """
-    rng = random.Random(seed)
-    client = Pieces()
-    gets = Gets(client, "S")
-    reply = gets.ask_beside("some.subject")
-    asked = rng.choice([1, 2])
-    coming = []
-    for number in range(asked):  # inboxes 1 and, behind that of the reply, 3
-        gets.ask({"seq": 10 * number + 1}, 10 * (number + 1))
-        last = 10 * number
-        for sequence in range(last + 1, last + 9):
-            frame = Message(sequence, "S.a", b"x" * rng.randrange(40)).got(
-                0 if sequence == last + 1 else sequence - 1, last + 8 - sequence
-            )
-            coming.append(frame.replace(b"abc 7 ", b"some %d " % (1 + 2 * number), 1))
-        end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: %d\r\n\r\n"
-        frame = hmsg("_INBOX.some", "", end % (last + 8), b"")
-        coming.append(frame.replace(b" 7 ", b" %d " % (1 + 2 * number), 1))
-    coming.insert(rng.randrange(len(coming) + 1), b"MSG _INBOX.some 2 4\r\nword\r\n")
-    if pinged := rng.random() < 0.5:
-        coming.insert(0, b"PING\r\n")
-    stream = b"".join(coming)
-    while stream:
-        size = rng.choice([1, 7, 100, 5_000])
-        client.pieces.append(stream[:size])
-        stream = stream[size:]
-    word = reply(time.monotonic() + 60.0)
-    found = []
-    for _ in range(asked):
-        assert gets.gather(time.monotonic() + 60.0).code == 204
-        found += gets.take().columns(False).sequences.to_pylist()
-
-    assert client.sent[0] == b"PUB some.subject _INBOX.some 0\r\n\r\n"
-    assert word == Reply(0, "", b"", b"word")
-    assert found == [*range(1, 9), *range(11, 19)][: 8 * asked]
-    assert client.controls == [b"PING"] * pinged
-
-
-def test_a_reply_beside_requests_that_does_not_come():
-    """There is none by the deadline."""
-    gets = Gets(Pieces(), "S")
-
-    assert gets.ask_beside("some.subject")(time.monotonic() + 60.0) is None
