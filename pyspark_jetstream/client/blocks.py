@@ -38,9 +38,6 @@ The lines of a direct get, in the server's order (ADR-31); the last two only in 
 these names stands before them was stored, and is stale.
 """
 
-PIN: Final = b"Nats-Pin-Id: "
-"""The line of a message that a pinned consumer delivers (ADR-42)."""
-
 _DIGITS: Final = 19
 _MOST: Final = (1 << 63) - 1
 """The largest sequence that a row holds."""
@@ -98,16 +95,6 @@ def direct(block: bytes) -> Direct | None:
 
 def _is_number(word: bytes) -> bool:
     return word.isdigit() and len(word) <= _DIGITS and int(word) <= _MOST
-
-
-def pinned(block: bytes) -> tuple[bytes, bytes] | None:
-    """Stored block and pin id of a message from a pinned consumer."""
-    if not block.endswith(_END):
-        return None
-    # A line of a server's may follow: one that routes a traced message adds how it came.
-    stored, name, rest = block[: -len(_END)].rpartition(PIN)
-    pin = rest.partition(CRLF)[0]
-    return (stored, pin) if name and pin.isalnum() else None
 
 
 def stored_before(block: bytes) -> bytes:

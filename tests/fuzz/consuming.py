@@ -1,4 +1,4 @@
-"""What a consumer delivers, pinned or not: `fetch.decoding.deliveries` and rows of it."""
+"""What a consumer delivers: `fetch.decoding.deliveries` and rows of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.blocks import pinned, stored_before
+from pyspark_jetstream.client.blocks import stored_before
 from pyspark_jetstream.errors import ProtocolError, SubjectDecodeError
 from pyspark_jetstream.fetch.decoding import markers
 from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
@@ -20,7 +20,7 @@ from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
 from . import reference
 from .cases import Case, Fault, Sound, same
 from .feed import counted
-from .material import BETWEEN, EMPTY, OTHER_PIN, PIN, SHAPES, SID, STATUSES, delivered
+from .material import BETWEEN, EMPTY, SHAPES, SID, STATUSES, delivered
 from .mutations import mutated
 
 _BINARY: Final = pa.binary()
@@ -80,14 +80,13 @@ class Expected:
 class _Reader:
     """Takes frames as `pulling.pulls` does, and compares each batch as soon as it is full."""
 
-    def __init__(self, expected: Expected, keep: bool, build: bool, own: bool) -> None:
-        self.expected, self.keep, self.build, self.own = expected, keep, build, own
+    def __init__(self, expected: Expected, keep: bool, build: bool) -> None:
+        self.expected, self.keep, self.build = expected, keep, build
         self.rows = 0
         self.turns = 0
         self._frames = Deliveries(keep)
         self._builder = RowBuilder("S", keep, partition=3)
-        self._tail: bytes | None = None
-        self._pin = b""
+        self._may_scan = False
 
     def run(self, case: Case) -> tuple[int | None, str]:
         """Where it ended, if that is known, and why (`reference.Taken`)."""
@@ -96,10 +95,10 @@ class _Reader:
         frames = self._frames
         while True:
             self.turns += 1
-            if self._tail is not None:
+            if self._may_scan:
                 before = pos
                 try:
-                    pos = frames.scan(buffer, pos, SID, self._tail)
+                    pos = frames.scan(buffer, pos, SID)
                 except ProtocolError:
                     self._flush()
                     return None, "fault"
@@ -136,16 +135,9 @@ class _Reader:
             if not found.reply.startswith(b"$JS.ACK."):
                 wire.status_of(found.headers)
                 continue
-            if self.own:
-                stored, self._tail = stored_before(found.headers), b""
-            else:
-                stored, pin = pinned(found.headers) or (b"", b"")
-                if not pin or (self._pin and pin != self._pin):
-                    self._flush()
-                    return at, "fenced"
-                self._pin, self._tail = pin, found.headers[len(stored) :]
+            self._may_scan = True
             try:
-                frames.add(found, stored)
+                frames.add(found, stored_before(found.headers))
             except ProtocolError:
                 self._flush()
                 return at, "fault"
@@ -199,7 +191,7 @@ def _differ(name: str, begin: int, ours: pa.Array, theirs: pa.Array) -> None:
 
 def check(case: Case) -> int:
     """Against the reference on the whole stream; how many frames that is."""
-    taken = reference.deliveries(case.stream, SID, case.flags.get("own", False))
+    taken = reference.deliveries(case.stream, SID)
     frames = len(reference.read(case.stream).frames)
     _run(case, Expected(taken.rows), taken.at, taken.why, frames)
     return frames + (taken.why != "end")
@@ -207,10 +199,9 @@ def check(case: Case) -> int:
 
 def _run(case: Case, expected: Expected, at: int, why: str, frames: int) -> None:
     keep, build = case.flags.get("keep", True), case.flags.get("build", True)
-    own = case.flags.get("own", False)
     small: dict[str, Any] = _SMALL if case.flags.get("small") else {}
     with counted(**small) as work:
-        reader = _Reader(expected, keep, build, own)
+        reader = _Reader(expected, keep, build)
         where, ended = reader.run(case)
     same("why it ends", ended, why)
     same("rows", reader.rows, len(expected))
@@ -228,7 +219,6 @@ class Pool:
 
     def __init__(self, rng: random.Random, wild: bool, size: int = 1024) -> None:
         self.wild = wild
-        self.own = rng.random() < 0.4
         few = set(rng.choices(range(size), k=rng.choice((0, 0, 0, 1, 2))))
         shapes = rng.sample(SHAPES, 2 if rng.random() < 0.03 else 1)
         even = rng.choice((b"", EMPTY, b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"))
@@ -239,7 +229,7 @@ class Pool:
         odd = [self.wild or number in few for number in range(size)]
         self.frames = [
             delivered(
-                rng, odd[number], rng.choice(shapes), number, own=self.own,
+                rng, odd[number], rng.choice(shapes), number,
                 even=None if odd[number] else even,
             )
             for number in range(size)
@@ -247,14 +237,11 @@ class Pool:
         if self.wild or rng.random() < 0.15:
             for _ in range(rng.choice((1, 1, 5)) if not self.wild else 50):
                 self.frames[rng.randrange(size)] = rng.choice(BETWEEN + STATUSES)
-        if self.wild and not self.own and rng.random() < 0.2:
-            hop = b"Nats-Trace-Hop: 1\r\n"
-            self.frames[0] = delivered(rng, True, shapes[0], 1, hop)
         self.places: list[int] = []
         """Of each frame the row; -1 of what is none."""
         rows: list[reference.Row] = []
         for frame in self.frames:
-            taken = reference.deliveries(frame, SID, self.own)
+            taken = reference.deliveries(frame, SID)
             assert taken.why == "end", frame
             self.places.append(len(rows) if taken.rows else -1)
             rows += taken.rows
@@ -272,7 +259,7 @@ def sound(rng: random.Random, pool: Pool) -> Iterator[Sound]:
     places = [place for place in map(pool.places.__getitem__, picked) if place >= 0]
     expected = pool.expected.take(places)
     for build in (False, True) if rng.random() < 0.3 else (False, False, False):
-        flags = {"keep": rng.random() < 0.5, "build": build, "own": pool.own}
+        flags = {"keep": rng.random() < 0.5, "build": build}
         case = Case("deliveries", stream, rng.randrange(1, 1 << 32), flags)
         yield Sound(case, count, partial(_run, case, expected, len(stream), "end", count))
 
@@ -282,9 +269,6 @@ def broken(rng: random.Random, pool: Pool) -> Case:
     count = rng.choice((1, 3, 20, 90, 150, 300))
     frames = rng.choices(pool.frames, k=count)
     chance = rng.random()
-    if chance < 0.1:
-        place = rng.randrange(count)
-        frames[place] = frames[place].replace(PIN, rng.choice((OTHER_PIN, b"", PIN[:-1])))
     stream = b"".join(frames) if chance < 0.05 else mutated(rng, frames)
-    flags = {"keep": rng.random() < 0.5, "small": rng.random() < 0.1, "own": pool.own}
+    flags = {"keep": rng.random() < 0.5, "small": rng.random() < 0.1}
     return Case("deliveries", stream, rng.randrange(1 << 32), flags)

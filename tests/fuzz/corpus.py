@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .cases import Case
-from .material import EMPTY, FORGED, INBOX, OTHER_PIN, PIN, hmsg, sent_on
+from .material import EMPTY, FORGED, INBOX, hmsg, sent_on
 
 CASES: Final[dict[str, Case]] = {}
 
@@ -20,15 +20,15 @@ def _case(name: str, kind: str, stream: bytes, cut: int = 0, **flags: Any) -> No
     CASES[name] = Case(kind, stream, cut, flags)
 
 
-# ── what pinned consumers deliver ────────────────────────────────────────────────────────────
+# ── what consumers deliver ───────────────────────────────────────────────────────────────────
 
 
 def _delivered(
-    number: int, subject: bytes = b"a", reply: bytes = b"", data: bytes = b"x", pin: bytes = PIN,
+    number: int, subject: bytes = b"a", reply: bytes = b"", data: bytes = b"x",
     stored: bytes = EMPTY,
 ) -> bytes:  # fmt: skip
     reply = reply or b"$JS.ACK.S.c.1.%d.%d.17.9" % (number, number)
-    return hmsg(subject, reply, sent_on(stored, b"Nats-Pin-Id: %b\r\n" % pin), data)
+    return hmsg(subject, reply, stored, data)
 
 
 def _resized(frame: bytes, header: bytes, total: bytes) -> bytes:
@@ -67,8 +67,6 @@ for subject in (b"a\t", b"\ta", b"a\r\nb", b"a b", b"\r\n", b"a\rb", b"a\x00b"):
     _amid(f"subject {subject!r}", _delivered(41, subject=subject))
 _amid("payload of messages", _delivered(41, data=b"\r\n" + FORGED * 3))
 _amid("payload of a line end", _delivered(41, data=b"\r\n"))
-_amid("another pin", _delivered(41, pin=OTHER_PIN))
-_amid("no pin", _delivered(41, pin=b""))
 _amid("a block that is none", _delivered(41, stored=b"xyz"))
 _amid("a status stored", _delivered(41, stored=b"NATS/1.0 503"))
 for header, total in (

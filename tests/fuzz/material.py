@@ -163,11 +163,11 @@ def nanos(rng: random.Random) -> int:
 
 
 def delivered(
-    rng: random.Random, wild: bool, shape: tuple[bytes, bytes], number: int, tail: bytes = b"",
-    own: bool = False, even: bytes | None = None,
+    rng: random.Random, wild: bool, shape: tuple[bytes, bytes], number: int,
+    even: bytes | None = None,
 ) -> bytes:  # fmt: skip
     """
-    A message of a pinned consumer, or of one that is not.
+    A message of a consumer.
 
     Args:
         even: what it is stored with, if its numbers are to be as long as those of others.
@@ -188,10 +188,8 @@ def delivered(
             behind,
         )
     subject = rng.choice(SUBJECTS) if wild else b"orders.eu.%d" % rng.randrange(40)
-    if own and not block:
+    if not block:
         return msg(subject, reply, payload(rng, wild))
-    if not own:
-        block = sent_on(block, b"Nats-Pin-Id: %b\r\n%b" % (PIN, tail))
     return hmsg(subject, reply, block, payload(rng, wild))
 
 

@@ -81,7 +81,6 @@ def check_block(block: bytes) -> None:
     """All that the package makes of a header block."""
     same("status", wire.status_of(block), reference.status(block))
     same("headers", wire.parse_headers(block), reference.pairs(block))
-    same("pin", blocks.pinned(block), reference.pin(block))
     got, theirs = blocks.direct(block), reference.got(block)
     same("direct get", got and tuple(got), theirs and tuple(theirs))
     lines, stored = blocks.lines_of(block), reference.stored_headers(block)

@@ -163,7 +163,7 @@ def operation(headers: list[tuple[str, list[str]]] | None) -> str:
     return "DEL" if reason == "Remove" else "PURGE"
 
 
-# ── what pinned consumers deliver ────────────────────────────────────────────────────────────
+# ── what consumers deliver ───────────────────────────────────────────────────────────────────
 
 
 class Facts(NamedTuple):
@@ -189,17 +189,6 @@ def facts(reply: bytes) -> Facts | None:
     return Facts(sequence, delivery, time, pending)
 
 
-def pin(block: bytes) -> tuple[bytes, bytes] | None:
-    """What stands before the server's line with the pin's id, and that; None without one."""
-    if not block.endswith(b"\r\n\r\n"):
-        return None
-    at = block[:-4].rfind(b"Nats-Pin-Id: ")
-    id = block[:-4][at:].split(b"\r\n")[0][len(b"Nats-Pin-Id: ") :]
-    if at < 0 or re.fullmatch(rb"[0-9A-Za-z]+", id) is None:
-        return None
-    return block[:at], id
-
-
 class Row(NamedTuple):
     """A message of a stream."""
 
@@ -213,31 +202,21 @@ class Row(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The rows of a stream of frames, and how it ended (`Read`, or `fenced`)."""
+    """The rows of a stream of frames, and how it ended (`Read`)."""
 
     rows: list[Row]
     at: int
     why: str
 
 
-def deliveries(stream: bytes, sid: int, own: bool = False) -> Taken:
-    """
-    The messages that one subscription to a pinned consumer brings, under one pin; with `own` to a
-    consumer that is not pinned, so that a block is what was stored.
-    """
+def deliveries(stream: bytes, sid: int) -> Taken:
+    """The messages that one subscription to a consumer brings: a block is what was stored."""
     whole = read(stream)
     rows: list[Row] = []
-    ours = b""
     for frame in whole.frames:
         if frame.verb in CONTROL or frame.sid != sid or not frame.reply.startswith(b"$JS.ACK."):
             continue
-        if own:
-            stored = frame.headers[:-2] if len(frame.headers) > 2 else b"NATS/1.0\r\n"
-        else:
-            stored, id = pin(frame.headers) or (b"", b"")
-            if not id or (ours and id != ours):
-                return Taken(rows, frame.begin, "fenced")
-            ours = id
+        stored = frame.headers[:-2] if len(frame.headers) > 2 else b"NATS/1.0\r\n"
         told = facts(frame.reply)
         if told is None:
             return Taken(rows, frame.begin, "fault")

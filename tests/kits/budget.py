@@ -33,11 +33,11 @@ BUDGETS: Final = {
 }
 
 NOW: Final = {
-    "read side and ground": 12_970,
+    "read side and ground": 12_860,
     "write side": 8_060,
     "operations": 4_220,
     "jobs": 345,
-    "lines of tests": 63_330,
+    "lines of tests": 63_090,
     "lines of bench": 4_340,
     "pages": 30,
     "words of docs": 61_300,

@@ -104,13 +104,8 @@ class Message:
         return block(self.headers) if self._stored is None else self._stored
 
     def delivered(self, dseq: int, pending: int, prefix: str = "$JS.ACK.S.c.1", tail="") -> bytes:
-        """As a pinned consumer delivers it."""
+        """As a consumer delivers it: with what was stored, and no more."""
         reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}{tail}"
-        return hmsg(self.subject, reply, sent_on(self.stored, [("Nats-Pin-Id", PIN)]), self.data)
-
-    def delivered_plain(self, dseq: int, pending: int) -> bytes:
-        """As a consumer delivers it that is not pinned: with what was stored, and no more."""
-        reply = f"$JS.ACK.S.c.1.{self.sequence}.{dseq}.{self.nanos}.{pending}"
         if self.stored:
             return hmsg(self.subject, reply, self.stored, self.data)
         line = f"MSG {self.subject} {SID} {reply} {len(self.data)}"

@@ -12,8 +12,8 @@ these words, too, so nothing is believed for them: where the sizes of a message 
 there must be a verb that suits the sizes of the next, a subject and the words again, with nothing
 between.
 
-**Alike** are the lines of nearly all windows: their facts are as long as each other's. Then numbers
-stand where the first's do. Others take half as long again.
+Alike are the lines of nearly all windows: their facts are as long as the first's, so numbers stand
+where the first's do. At one with longer or shorter facts the cut ends.
 
 No I/O. Row order is wire order.
 """
@@ -36,9 +36,7 @@ from ...arrays import (
     between,
     every,
     int32,
-    integers,
     is_all,
-    is_digits,
     offsets,
     scalar,
     take,
@@ -47,7 +45,7 @@ from ...arrays import (
 from ...client import wire
 from ...client.acksubjects import FACTS, DeliveryFacts
 from ...client.wire import CRLF
-from .replies import Columns, size_pair, sizes, whole
+from .replies import Columns, size_pair, whole
 
 Window: TypeAlias = "bytes | memoryview"
 
@@ -66,11 +64,11 @@ _NO_SUBJECT: Final = (b" ", b"\t", CRLF)
 _LINE: Final = 160
 """Bytes that hold the rest of a line behind its first words: five numbers, a token, two sizes."""
 
+_SIZES: Final = 32
+"""Bytes that hold the sizes on a line, and what ends it."""
+
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
 """Stored block of a message without headers, as `blocks` has it."""
-
-_MOST_SIZES: Final = 1024
-"""Distinct sizes of messages that are cut alike."""
 
 _NUMERALS: Final = b"0123456789"
 
@@ -92,8 +90,6 @@ class Cut(NamedTuple):
 def cut(
     window: Window,
     words: bytes,
-    tokens: int,
-    pin_tail: bytes,
     room: int,
     keep: bool = True,
 ) -> Cut | None:
@@ -103,8 +99,6 @@ def cut(
 
     Args:
         words: what stands on every line between the subject and the facts.
-        tokens: of the ack subject that follow `words`.
-        pin_tail: how header blocks end; b"" of a consumer that is not pinned.
         room: how many messages at the most.
         keep: whether anybody wants what was stored.
 
@@ -115,8 +109,7 @@ def cut(
     verb, _, subject = pieces[0].as_py().partition(b" ")
     if verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
         return None
-    lines = _lines_alike(pieces, room) if tokens == FACTS else None
-    lines = lines or _other_lines(pieces, tokens, room)
+    lines = _lines_alike(pieces, room)
     if lines is None:
         return None
     text, last = pieces.buffers()[2], offsets(pieces)[2 : len(lines.end) + 2]
@@ -140,21 +133,17 @@ def cut(
         for each in _NO_SUBJECT
         if each in names
     ]
-    stored = None
-    if pin_tail or keep:
-        stored = _texts(text, lines.block, lines.payload)
-        proven.append(pc.ends_with(stored, pin_tail))
     count = _leading(reduce(pc.and_, proven))
-    facts = lines.facts(count) if count else None
-    if facts is None:
+    if not count:
         return None
-    count = len(facts.sequences)
+    facts = lines.facts(count)
+    stored = _stored(_texts(text, lines.block[:count], lines.payload[:count])) if keep else None
     messages = Columns(
         pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
         facts.sequences,
         facts.times,
         _texts(text, lines.payload[:count], lines.end[:count]),
-        _stored(stored[:count], pin_tail) if stored is not None and keep else None,
+        stored,
     )
     # The bytes before a place of the pieces, and the words that were cut out on the way there.
     taken = lines.end[count - 1].as_py() + len(CRLF) + count * len(words)
@@ -177,8 +166,8 @@ class _Lines(NamedTuple):
     """INT32, as are the others: where its header block begins, its payload, and where that ends."""
     payload: pa.Array
     end: pa.Array
-    facts: Callable[[int], _Facts | None]
-    """Facts of so many of them, or of the first ones that have any."""
+    facts: Callable[[int], _Facts]
+    """Facts of so many of them."""
 
 
 def _text(texts: pa.Array) -> bytes:
@@ -200,21 +189,25 @@ def _lines_alike(pieces: pa.Array, room: int) -> _Lines | None:
     width = first.end()
     facts = pc.binary_slice(rests, 0, width)
     if not _are_alike(_text(facts), first, count):
-        return None
+        count = _leading(pc.match_substring_regex(facts, _pattern(first)))
+        rests, facts = rests[:count], facts[:count]
     # The sizes with what ends the line, and a byte more for some of a digit more.
     stop = first.string.find(CRLF, width) + len(CRLF) + 1
     heads = pc.binary_slice(rests, width, stop).dictionary_encode()
-    if len(heads.dictionary) > _MOST_SIZES:
-        return None
-    found = list(zip(*map(_places, heads.dictionary.to_pylist()), strict=True))
-    if min(found[2]) < 0:
-        return None
+    places = [*map(_places, heads.dictionary.to_pylist())]
+    if min(place[2] for place in places) < 0:  # some are longer
+        starts = pc.binary_slice(rests, width, width + _SIZES)
+        words = pc.list_element(pc.split_pattern(starts, CRLF, max_splits=1), 0)
+        heads = words.dictionary_encode()
+        places = [_places(word + CRLF) for word in heads.dictionary.to_pylist()]
     begins = offsets(pieces)
     base = pc.add(begins[1 : count + 1], int32(width))
     block, payload, end = (
-        pc.add(base, take(pa.array(places, INT32), heads.indices)) for places in found
+        pc.add(base, take(pa.array(each, INT32), heads.indices))
+        for each in zip(*places, strict=True)
     )
-    count = _leading(pc.less_equal(pc.add(end, _FOLLOWS), begins[2 : count + 2]))
+    fits = pc.less_equal(pc.add(end, _FOLLOWS), begins[2 : count + 2])
+    count = _leading(pc.and_(fits, pc.greater_equal(end, block)))
 
     def told(count: int) -> _Facts:
         some = facts[:count]
@@ -234,6 +227,12 @@ def _are_alike(text: bytes, first: re.Match[bytes], count: int) -> bool:
         and text.translate(None, _NUMERALS) == told * count
         and all(text[at::width] == first.string[at : at + 1] * count for at in marks)
     )
+
+
+def _pattern(first: re.Match[bytes]) -> bytes:
+    """Regular expression of facts that are as long."""
+    widths = (first.end(group) - first.start(group) for group in range(1, FACTS + 1))
+    return b"^" + rb"\.".join(b"[0-9]{%d}" % width for width in widths) + b" "
 
 
 def _numbers(digits: pa.Array) -> pa.Array:
@@ -258,60 +257,10 @@ def _places(head: bytes) -> tuple[int, int, int]:
     return (block, block + header, block + total) if crlf and header <= total else (0, 0, -1)
 
 
-def _other_lines(pieces: pa.Array, tokens: int, room: int) -> _Lines | None:
-    count = min(len(pieces) - 1, room)
-    if count < 1:
-        return None
-    starts = pc.binary_slice(pieces.slice(1, count), 0, _LINE)
-    lines, count = _firsts(pc.split_pattern(starts, CRLF, max_splits=1), 2)
-    lines = take(lines, every(2, count))
-    if b"\t" in lines.buffers()[2].to_pybytes():  # a blank, too, which no server sends
-        return None
-    halves, count = _firsts(pc.split_pattern(lines, b" ", max_splits=1), 2)
-    if not count:
-        return None
-    header, total = sizes(take(halves, every(2, count, 1)))
-    begins = offsets(pieces)
-    used = pc.add(pc.binary_length(lines[:count]), int32(len(CRLF)))
-    length = pc.subtract(begins[2 : count + 2], begins[1 : count + 1])
-    # No sum of these overflows: a size is at most what there is.
-    possible = pc.and_(
-        pc.less_equal(header, total),
-        pc.less_equal(total, pc.subtract(length, pc.add(used, _FOLLOWS))),
-    )
-    count = _leading(possible)
-    if not count:
-        return None
-    block = pc.add(begins[1 : count + 1], used[:count])
-
-    def told(count: int) -> _Facts | None:
-        words, count = _firsts(pc.split_pattern(take(halves, every(2, count)), b"."), tokens)
-        if not count or not _are_facts(words, count, tokens):
-            return None
-        first, last = (
-            DeliveryFacts(*(int(words[row * tokens + word].as_py()) for word in range(1, 5)))
-            for row in (0, count - 1)
-        )
-        sequences, times = (integers(take(words, every(tokens, count, at))) for at in (1, 3))
-        return _Facts(sequences, times, first, last)
-
-    payload, end = (pc.add(block, size[:count]) for size in (header, total))
-    return _Lines(block, payload, end, told)
-
-
-def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:
-    """Whether the first words of each of the ack subjects are numbers, as one by one they must."""
-    if tokens > FACTS:  # a token that is none stands behind them
-        words = take(words, woven([every(tokens, count, word) for word in range(FACTS)]))
-    return is_digits(words)
-
-
-def _stored(blocks: pa.Array, pin_tail: bytes) -> pa.Array:
-    """Lines before the pin, or without one before a server's lines (`blocks`)."""
-    if is_all(pc.equal(blocks, scalar(_PLAIN + pin_tail if pin_tail else b""))):
+def _stored(blocks: pa.Array) -> pa.Array:
+    """Lines before a server's lines (`blocks`)."""
+    if is_all(pc.equal(blocks, scalar(b""))):
         return pa.repeat(scalar(_PLAIN), len(blocks))
-    if pin_tail:
-        return pc.binary_slice(blocks, 0, -len(pin_tail))
     is_long = pc.greater(pc.binary_length(blocks), int32(len(CRLF)))
     return pc.if_else(is_long, pc.binary_slice(blocks, 0, -len(CRLF)), scalar(_PLAIN))
 
@@ -319,14 +268,6 @@ def _stored(blocks: pa.Array, pin_tail: bytes) -> pa.Array:
 def _texts(text: pa.Buffer, begins: pa.Array, ends: pa.Array) -> pa.Array:
     """BINARY: the bytes from each place to another, none before the one before."""
     return take(between(woven([begins, ends]), text), every(2, len(ends)))
-
-
-def _firsts(lists: pa.Array, length: int) -> tuple[pa.Array, int]:
-    """The values of the first lists that have this length, and how many those are."""
-    count = len(lists)
-    if not lists.offsets.equals(every(length, count + 1)):
-        count = _leading(pc.equal(lists.value_lengths(), int32(length)))
-    return lists.values.slice(0, count * length), count
 
 
 def _leading(flags: pa.Array) -> int:

@@ -1,9 +1,8 @@
 """
 Messages that a consumer delivers: from bytes as they came off the wire to columns.
 
-The header block of a pinned consumer's message ends with its pin. Any other consumer's is what was
-stored, and what was stored without headers comes without a block. The ack subject has the facts of
-a delivery (`client.acksubjects`).
+A header block is what was stored; what was stored without headers comes without a block. The ack
+subject has the facts of a delivery (`client.acksubjects`).
 
 **By the column.** A window of bytes is cut at one time (`cuts`). At a message of which not all is
 proven the cut ends, and it is taken by itself.
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 from ...arrays import BINARY
 from ...client import wire
-from ...client.acksubjects import ACKS, DeliveryFacts, ack_of
+from ...client.acksubjects import ACKS, FACTS, DeliveryFacts, ack_of
 from ...client.blocks import stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
@@ -73,10 +72,9 @@ class Deliveries:
         """Taken one by one, behind all parts."""
         self.first = self.last = _NOTHING
         """Facts of the first message's delivery, and of the last one's."""
-        self._shape: tuple[bytes, int] | None = None
+        self._before = b""
         """
-        Common beginning of the ack subjects, through the consumer, and the number of tokens behind
-        it.
+        Common beginning of the ack subjects, through the consumer; b"" where they are not cut.
         """
         self._size = 0
         """Bytes of the latest message."""
@@ -121,30 +119,28 @@ class Deliveries:
             ProtocolError: Its ack subject is none.
         """
         before, _, facts = ack_of(frame.reply)
-        self._shape = before, frame.reply.count(b".") - before.count(b".")
+        is_plain = frame.reply.count(b".") - before.count(b".") == FACTS
+        self._before = before if is_plain else b""
         self._single.append((frame, stored, facts))
         self._note(facts, facts, 1, len(frame.data))
 
-    def scan(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
+    def scan(self, buffer: bytes, pos: int, sid: int) -> int:
         """
         Takes messages from `pos` on and returns where it stopped.
 
-        It stops at a frame that is incomplete, of another subscription, or whose header block
-        does not end in `pin_tail` (`Nats-Pin-Id: <ours>` and the empty line), and when full. The
-        server appends its header, so the end of the block is the server's word whatever the
-        message was stored with (`blocks`). Of a consumer that is not pinned `pin_tail` is b"".
+        It stops at a frame that is incomplete or of another subscription, and when full.
         """
         while not self.full:
-            taken = self._scan_many(buffer, pos, sid, pin_tail)
+            taken = self._scan_many(buffer, pos, sid)
             if not taken:
-                taken = self._scan_one(buffer, pos, sid, pin_tail)
+                taken = self._scan_one(buffer, pos, sid)
                 if not taken:
                     break
             pos += taken
             self._credit = min(self._credit + _CREDIT * taken, _MAX_CREDIT)
         return pos
 
-    def _scan_one(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
+    def _scan_one(self, buffer: bytes, pos: int, sid: int) -> int:
         """Takes one message; how many bytes that is."""
         try:
             frame, where = wire.next_frame(buffer, pos)
@@ -153,19 +149,17 @@ class Deliveries:
         if (
             not isinstance(frame, wire.Frame)
             or frame.sid != sid
-            or not frame.headers.endswith(pin_tail)
             or not frame.reply.startswith(ACKS)
         ):
             return 0
-        headers = frame.headers
-        self.add(frame, headers[: -len(pin_tail)] if pin_tail else stored_before(headers))
+        self.add(frame, stored_before(frame.headers))
         self._size = where - pos
         return where - pos
 
-    def _scan_many(self, buffer: bytes, pos: int, sid: int, pin_tail: bytes) -> int:
+    def _scan_many(self, buffer: bytes, pos: int, sid: int) -> int:
         """Takes the messages of a window, but for its last one; how many bytes those are."""
         halted, self._halted = self._halted, False
-        if self._shape is None or not self._size or halted:
+        if not self._before or not self._size or halted:
             return 0
         room = _MOST_ROWS - self._rows
         # Not much more than there is room for: what is cut in vain is cut again.
@@ -173,14 +167,13 @@ class Deliveries:
         size = min(most, self._credit, len(buffer) - pos)
         if size < _MIN_MESSAGES * self._size:
             return 0
-        before, tokens = self._shape
-        words = b" %d %b." % (sid, before)
+        words = b" %d %b." % (sid, self._before)
         if buffer.find(words, pos, max(0, buffer.find(CRLF, pos))) < 0:
             return 0  # something else that the server says stands here
         self._credit -= size
         try:
             window = memoryview(buffer)[pos : pos + size]
-            found = cut(window, words, tokens, pin_tail, room, self._keep_headers)
+            found = cut(window, words, room, self._keep_headers)
         except ValueError:  # Arrow's, too: facts that are no numbers, which one by one are an error
             found = None
         if found is None:

@@ -206,7 +206,8 @@ class OwnAttempt:
 
     def _pull(self, pulls: Pulls, patience: Patience) -> Iterator[pa.RecordBatch]:
         frames, connection = self._frames, pulls.connection
-        tail: bytes | None = None
+        may_scan = False
+        """Whether a message has come, by which others are cut."""
         deadline = patience.deadline
         while True:
             pulls.ask()
@@ -219,7 +220,7 @@ class OwnAttempt:
                     # Fewer in the range than planned are left before `last`, more behind.
                     pulls.budget = min(self._read.end - self.last, _FEW_MESSAGES)
             pulls.ask()
-            if tail is not None and self._scan(pulls, tail):
+            if may_scan and self._scan(pulls):
                 continue
             received, where = wire.next_frame(connection.buffer, connection.pos)
             if received is None:
@@ -239,7 +240,7 @@ class OwnAttempt:
             if isinstance(received, wire.Control):
                 connection.control(received)
             elif received.sid == pulls.sid and received.reply.startswith(ACKS):
-                tail = b""
+                may_scan = True
                 frames.add(received, stored_before(received.headers))
                 pulls.count(1, where - begin, frames.last)
             elif received.sid == pulls.sid:
@@ -257,11 +258,11 @@ class OwnAttempt:
         yield from self._flush()
         pulls.note_away(time.monotonic() - since)
 
-    def _scan(self, pulls: Pulls, tail: bytes) -> bool:
-        """Takes what has come of messages that end so; whether a batch is to be made of them."""
+    def _scan(self, pulls: Pulls) -> bool:
+        """Takes what has come of messages; whether a batch is to be made of them."""
         frames, connection, had = self._frames, pulls.connection, len(self._frames)
         begin = connection.pos
-        connection.pos = frames.scan(connection.buffer, begin, pulls.sid, tail)
+        connection.pos = frames.scan(connection.buffer, begin, pulls.sid)
         if len(frames) > had:
             pulls.count(len(frames) - had, connection.pos - begin, frames.last)
         return frames.full or bool(len(frames) and pulls.open <= 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.blocks import direct, lines_of, pinned, stored_before
+from pyspark_jetstream.client.blocks import direct, lines_of, stored_before
 
-from ...kits.messages import ODD, PIN, SOUND, block, sent_on
+from ...kits.messages import ODD, SOUND, block, sent_on
 
 BATCHED = [
     ("Nats-Stream", "S"),
@@ -34,22 +34,6 @@ def test_what_a_direct_get_says(stored, count):
     assert found[5:] == ((7, 11, True) if count == 6 else (0, 0, False))
 
 
-@pytest.mark.parametrize("stored", ALL.values(), ids=ALL)
-def test_the_pin_is_the_servers(stored):
-    """
-    Whatever a message was stored with, a pin id among it, the pin is the one in the last line.
-    """
-    for each in (stored, stored + b"Nats-Pin-Id: another\r\n\r\n"):
-        assert pinned(sent_on(each, [("Nats-Pin-Id", PIN)])) == (stored_before(each), PIN.encode())
-
-
-def test_a_line_behind_the_pin():
-    """A server that routes a message which is traced adds how it came, behind the pin."""
-    found = pinned(block([("A", "1"), ("Nats-Pin-Id", PIN), ("Nats-Trace-Hop", "1.1")]))
-
-    assert found == (block([("A", "1")])[:-2], PIN.encode())
-
-
 @pytest.mark.parametrize(
     "headers",
     [
@@ -60,8 +44,6 @@ def test_a_line_behind_the_pin():
         b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 5\r\n\r\n",
         b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 5\r\n"
         b"Nats-UpTo-Sequence: 5\r\n\r\n",
-        block([("Nats-Pin-Id", "")]),
-        block([("Nats-Pin-Id", PIN)])[:-2],
         block(BATCHED[:5]),
         block(BATCHED[1:]),
         block(BATCHED)[:-1],
@@ -74,7 +56,6 @@ def test_a_line_behind_the_pin():
 def test_what_is_no_message(headers):
     """A status of the server, and lines that are not all of its, are no message's."""
     assert direct(headers) is None
-    assert pinned(headers) is None
 
 
 @pytest.mark.parametrize("stored", ODD.values(), ids=ODD)

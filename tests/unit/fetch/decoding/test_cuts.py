@@ -1,6 +1,4 @@
-"""
-Cuts of messages that are alike and of others: the same, wherever a window ends and whatever it has.
-"""
+"""Cuts of messages: the same wherever a window ends and whatever it has."""
 
 from __future__ import annotations
 
@@ -8,23 +6,18 @@ import random
 
 import pytest
 
-from pyspark_jetstream.fetch.decoding import cuts
 from pyspark_jetstream.fetch.decoding.cuts import cut
 
-from ....kits.messages import SID, TAIL, Message
+from ....kits.messages import SID, Message
 from ....kits.seeds import fresh
 
 WORDS = b" %d $JS.ACK.S.c." % SID
 ID = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
 
-WAYS = pytest.mark.parametrize(
-    ("tail", "stored"),
-    [(b"", b""), (b"", ID), (TAIL, None), (TAIL, ID)],
-    ids=["own", "own with an id", "pinned", "pinned with an id"],
-)
+WAYS = pytest.mark.parametrize("stored", [b"", ID], ids=["plain", "with an id"])
 
 
-def stream(tail: bytes, stored: bytes | None, count: int, rng: random.Random) -> list[bytes]:
+def stream(stored: bytes, count: int, rng: random.Random) -> list[bytes]:
     """Messages that are alike."""
     messages = [
         Message(
@@ -33,37 +26,29 @@ def stream(tail: bytes, stored: bytes | None, count: int, rng: random.Random) ->
         )
         for i in range(count)
     ]  # fmt: skip
-    return [
-        (m.delivered if tail else m.delivered_plain)(i, 11_100 - i)
-        for i, m in enumerate(messages, 9_950)
-    ]
+    return [m.delivered(i, 11_100 - i) for i, m in enumerate(messages, 9_950)]
 
 
 @WAYS
-@pytest.mark.parametrize("first", [0, 150])
 @pytest.mark.parametrize("seed", [1, *fresh(__name__)])
-def test_all_are_cut_the_same(tail, stored, first, seed, monkeypatch):
-    """Messages that are alike are cut as others are; also where their numbers become longer."""
-    rng = random.Random(seed)
-    frames = stream(tail, stored, 300, rng)[first:]
-    window = b"".join(frames) + frames[0]
-    alike = cut(window, WORDS, 5, tail, len(frames), True)
-    monkeypatch.setattr(cuts, "_lines_alike", lambda *_: None)
-    others = cut(window, WORDS, 5, tail, len(frames), True)
+def test_a_cut_ends_where_numbers_become_longer(stored, seed):
+    """All cuts of a window together take all of its messages."""
+    frames = stream(stored, 300, random.Random(seed))
+    window, counts = b"".join(frames) + frames[0], []
+    while (found := cut(window, WORDS, 1000, True)) is not None:
+        counts.append(len(found.messages.payloads))
+        window = window[found.size :]
 
-    assert alike is not None and others is not None
-    assert alike[1:] == others[1:]
-    assert alike.size == sum(map(len, frames))
-    for one, other in zip(alike.messages, others.messages, strict=True):
-        assert one.equals(other)
+    # 9,999 is followed by 10,000 among the deliveries, the sequences, and what follows.
+    assert counts == [50, 50, 51, 149]
+    assert window == frames[0]
 
 
 @WAYS
-def test_alike_are_nearly_all(tail, stored, monkeypatch):
+def test_alike_are_nearly_all(stored):
     """Where facts are as long as each other's, and sizes of one digit more or less."""
-    monkeypatch.setattr(cuts, "_other_lines", lambda *_: None)
-    frames = stream(tail, stored, 300, random.Random(1))[152:]
-    found = cut(b"".join(frames), WORDS, 5, tail, 1000, False)
+    frames = stream(stored, 300, random.Random(1))[152:]
+    found = cut(b"".join(frames), WORDS, 1000, False)
 
     assert found is not None
     assert len(found.messages.payloads) == len(frames) - 1
@@ -71,13 +56,13 @@ def test_alike_are_nearly_all(tail, stored, monkeypatch):
 
 @WAYS
 @pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
-def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, seed):
+def test_a_cut_ends_where_a_message_is_not_proven(stored, seed):
     """
     Before a byte too many or too few, or something that the server says in between, or one message
     before that; wherever the window ends.
     """
     rng = random.Random(seed)
-    frames = stream(tail, stored, 60, rng)
+    frames = stream(stored, 300, rng)[152:212]
     good = frames[40]
     breaks = [
         good.replace(b"\r\n", b"x\r\n", 1),
@@ -88,31 +73,34 @@ def test_a_cut_ends_where_a_message_is_not_proven(tail, stored, seed):
         good.replace(b"MSG ", b"MSG b ", 1),
         b"x" + good,
         b"PING\r\n",
-        Message(1, data=good).delivered_plain(1, 1),
+        Message(1, data=good).delivered(1, 1),
     ]
     for broken in breaks:
         window = b"".join([*frames[:40], broken, *frames[41:]])
-        found = cut(window, WORDS, 5, tail, 1000, True)
+        found = cut(window, WORDS, 1000, True)
         assert found is not None
         count = len(found.messages.payloads)
         assert count in (39, 40)
         assert found.size == sum(map(len, frames[:count]))
     whole = b"".join(frames)
     for end in rng.sample(range(len(whole)), 50):
-        found = cut(whole[:end], WORDS, 5, tail, 1000, True)
+        found = cut(whole[:end], WORDS, 1000, True)
         taken = 0 if found is None else found.size
         assert taken <= end < taken + 2 * max(map(len, frames)) + 2
 
 
 @WAYS
-def test_sizes_tell_what_is_block_and_what_is_payload(tail, stored):
+def test_sizes_tell_what_is_block_and_what_is_payload(stored):
     """Also where a block has a line more than others, and the payload is empty."""
-    frames = stream(tail, stored, 60, random.Random(1))
+    frames = stream(stored, 300, random.Random(1))[152:212]
     more = Message(
-        1, data=b"", stored=b"NATS/1.0\r\n%bB: 2\r\n\r\n" % (b"A: 1\r\n" * (stored == ID))
+        10_092,
+        data=b"",
+        nanos=10**18,
+        stored=b"NATS/1.0\r\n%bB: 2\r\n\r\n" % (b"A: 1\r\n" * (stored == ID)),
     )
-    odd = (more.delivered if tail else more.delivered_plain)(1, 1)
-    found = cut(b"".join([*frames[:40], odd, *frames[41:]]), WORDS, 5, tail, 1000, True)
+    odd = more.delivered(10_142, 958)
+    found = cut(b"".join([*frames[:40], odd, *frames[41:]]), WORDS, 1000, True)
 
     assert found is not None
     assert len(found.messages.payloads) == 59

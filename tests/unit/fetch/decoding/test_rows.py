@@ -24,7 +24,7 @@ from pyspark_jetstream.fetch.decoding.rows import (
 )
 from pyspark_jetstream.subjects import raw
 
-from ....kits.messages import PIN, PREFIX, SID, TAIL, Message, block, hmsg, random_messages
+from ....kits.messages import PREFIX, SID, Message, block, random_messages
 from ....kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
@@ -64,10 +64,10 @@ def test_consumer_frames_against_the_slow_decoder(with_headers, domain, seed):
         frames.clear()
 
     def scan(buffer: bytes, pos: int) -> int:
-        pos = frames.scan(buffer, pos, SID, TAIL)
+        pos = frames.scan(buffer, pos, SID)
         while frames.full:  # it has stopped for that, and goes on with what is there
             flush()
-            pos = frames.scan(buffer, pos, SID, TAIL)
+            pos = frames.scan(buffer, pos, SID)
         if len(frames) and rng.random() < 0.1:
             flush()
         return pos
@@ -153,31 +153,26 @@ def test_user_headers(pairs, expected):
 
 def scanned(stream: bytes) -> tuple[Deliveries, int]:
     frames = Deliveries(False)
-    return frames, frames.scan(stream, 0, SID, TAIL)
+    return frames, frames.scan(stream, 0, SID)
 
 
 @pytest.mark.parametrize(
     "stop",
     [
         b"PING\r\n",
-        b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 1\r\nx\r\n",
         b"HMSG _INBOX.x 7 16 16\r\nNATS/1.0 100\r\n\r\n\r\n",
-        hmsg("a", "$JS.ACK.S.c.1.1.1.1.0", block([("Nats-Pin-Id", "another")]), b"x"),
-        hmsg("a", "$JS.ACK.S.c.1.1.1.1.0", block([("Nats-Pin-Id", PIN), ("Z", "")]), b"x"),
-        hmsg("a", "$JS.ACK.S.c.1.1.1.1.0", block([]), TAIL),
         Message(9).delivered(9, 0).replace(b" 7 $JS", b" 8 $JS"),
         Message(9).delivered(9, 0)[:-1],
         b"HMSG a 7 r x y\r\n",
     ],
     ids=[
-        "ping", "msg", "status", "other-pin", "pin-not-last", "pin-in-payload", "other-sid",
-        "incomplete", "malformed",
+        "ping", "status", "other-sid", "incomplete", "malformed",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("minimum", [1, 64])
 def test_the_consumer_scan_stops_at_everything_else(monkeypatch, minimum, stop):
     """
-    Whatever is no whole message of ours under our pin stays in the buffer for the general path,
+    Whatever is no whole message of ours stays in the buffer for the general path,
     whatever comes behind it.
     """
     monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
@@ -186,7 +181,7 @@ def test_the_consumer_scan_stops_at_everything_else(monkeypatch, minimum, stop):
         frames, pos = scanned(good + stop + behind)
 
         assert (len(frames), pos) == (3, len(good))
-        assert frames.scan(stop + behind, 0, SID, TAIL) == 0
+        assert frames.scan(stop + behind, 0, SID) == 0
 
 
 def test_scans_stop_when_a_batch_is_full():
@@ -206,7 +201,7 @@ def test_a_range_cuts_both_ends():
     """Only `after < sequence <= upto` becomes rows, in both decoders."""
     messages = [Message(s) for s in (5, 6, 8, 9)]
     frames, builder = Deliveries(False), RowBuilder("S", False)
-    frames.scan(b"".join(m.delivered(i, 9) for i, m in enumerate(messages)), 0, SID, TAIL)
+    frames.scan(b"".join(m.delivered(i, 9) for i, m in enumerate(messages)), 0, SID)
     direct = columns(messages)
 
     for after, upto, expected in ((5, 8, [6, 8]), (0, 99, [5, 6, 8, 9]), (6, 7, []), (9, 99, [])):
@@ -248,7 +243,7 @@ def strange(bad: bytes) -> tuple[Deliveries, Columns]:
     messages = [Message(41), Message(42, place), Message(43)]
     frames = Deliveries(False)
     stream = b"".join(m.delivered(i, 9) for i, m in enumerate(messages))
-    frames.scan(stream.replace(place.encode(), bad), 0, SID, TAIL)
+    frames.scan(stream.replace(place.encode(), bad), 0, SID)
     stream = b"".join(m.got(0, 9) for m in messages).replace(place.encode(), bad)
     found = cut(stream, PREFIX, "S")
     assert found is not None
@@ -339,7 +334,7 @@ def test_reaching_the_end(sequence, pending, end, reached, prefix):
     The last delivery reaches the end when it is there or beyond, or when nothing is behind it.
     """
     frames = Deliveries(False)
-    frames.scan(Message(sequence).delivered(1, pending, prefix), 0, SID, TAIL)
+    frames.scan(Message(sequence).delivered(1, pending, prefix), 0, SID)
 
     assert frames.reaches(end) is reached
 
