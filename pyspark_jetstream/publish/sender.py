@@ -109,8 +109,10 @@ class Sender:
         connection, lanes = self.connection, self.lanes.all
         buffer, start = connection.buffer, connection.pos
         end = buffer.rfind(b"}\r\n", start) + 3
+        # To find out that a buffer has nothing for a lane takes more than to read what it has.
+        awaiting = [lane for lane in lanes if lane.unanswered]
         if end > start + 2 and absorb(
-            lanes, self._sid, buffer, start, end, self._clock.monotonic()
+            awaiting, self._sid, buffer, start, end, self._clock.monotonic()
         ):
             connection.pos = end
         while (frame := connection.next_frame(-math.inf)) is not None:
