@@ -71,12 +71,11 @@ def test_a_record_of_a_stranger_skips_no_batch(
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"streams": {"S": ["x", 0]}, "mapping": ""}',
-        b'{"attempt": "a", "streams": [], "mapping": ""}',
-        b'{"attempt": "a", "streams": {"S": 0}, "mapping": ""}',
-        b'{"attempt": "a", "streams": {"S": ["x", -1]}, "mapping": ""}',
-        b'{"attempt": "a", "streams": {"S": [1, 1]}, "mapping": ""}',
-        b'{"attempt": "a", "streams": {"S": ["x", 0]}}',
+        b'{"streams": {"S": ["x", 0]}}',
+        b'{"attempt": "a", "streams": []}',
+        b'{"attempt": "a", "streams": {"S": 0}}',
+        b'{"attempt": "a", "streams": {"S": ["x", -1]}}',
+        b'{"attempt": "a", "streams": {"S": [1, 1]}}',
     ],
 )
 def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
@@ -115,7 +114,7 @@ def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
 def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, stream):
     """What a record has for streams becomes part of a request: a name that is none is no record."""
     name, task = new_stream(), TaskName(f"q3h{abs(hash(stream))}", 0, 0)
-    content = json.dumps({"attempt": "a", "streams": {stream: ["x", 0]}, "mapping": ""}).encode()
+    content = json.dumps({"attempt": "a", "streams": {stream: ["x", 0]}}).encode()
     js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
 
     with pytest.raises(LedgerError, match="this is no record"):

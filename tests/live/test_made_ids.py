@@ -182,7 +182,7 @@ def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
 @pytest.mark.parametrize("key", ["secret", "0.0"])
 @pytest.mark.parametrize(
     "value",
-    [b"{}", b'{"secret": ""}', b'{"secret": "a\\r\\nb: c"}', b'{"attempt": "a", "streams": {}}'],
+    [b"{}", b'{"secret": ""}', b'{"secret": "a\\r\\nb: c"}', b'{"attempt": "a", "streams": []}'],
 )
 def test_what_is_no_record_is_not_believed(query, js, key, value):
     """Nor does it get into a header."""

@@ -3,8 +3,8 @@ The ledger: which batches are written, and which tasks of a batch have begun.
 
 It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
 
-    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": ["2026-…", 81234]},
-                               "mapping": "9f…"}
+    <write>.<batch>.<task>    {"attempt": "5be1…", "streams": {"ORDERS": ["2026-…", 81234]}}
+    <write>.<batch>.mapping   {"mapping": "9f…"}, a digest, where the rows of a batch are mapped
     <write>.committed         {"batch": 41, "streams": {"ORDERS": ["2026-…", 92811]}, "rows": 99, …}
     <write>.secret            {"secret": "7d…"}, of which ids are made (`ids`)
 
@@ -47,6 +47,7 @@ from .records import (
     attempt_of,
     begun_of,
     committed_of,
+    mapping_of,
     secret_of,
 )
 from .targetstate import FoundStream, check_targets
@@ -64,6 +65,8 @@ _NOTHING: Final = StoredMessage(0, "", [], b"")
 
 _UNAVAILABLE: Final = 503
 """The code of an error of JetStream itself: it is off, or nobody answers under this prefix."""
+
+_MAPPING: Final = "mapping"
 
 _TASK: Final = re.compile(r"[0-9]{1,10}")
 """The number of a task in a key; what else stands there is a stranger's, and says nothing."""
@@ -111,10 +114,11 @@ class Ledger:
             LedgerError: A note is none.
             RecordError: One was stored by somebody else.
         """
-        keys = [f"{name.write}.committed", str(name), *[_secret_key(name.write)] * secret]
-        committed, last, *secrets = self._bucket.last(*keys)
+        keys = [f"{name.write}.committed", str(name), _mapping_key(name)]
+        keys += [_secret_key(name.write)] * secret
+        committed, last, mapping, *secrets = self._bucket.last(*keys)
         secret_note = secrets[0] if secrets else _NOTHING
-        return LedgerLook(committed_of(committed), last, secret_note, time.monotonic())
+        return LedgerLook(committed_of(committed), last, mapping, secret_note, time.monotonic())
 
     def id_prefix(self, name: TaskName, ids: Ids, look: LedgerLook) -> str:
         """
@@ -167,16 +171,13 @@ class Ledger:
                 return None
             self._check_order(name, committed.batch)
             self._check_whole(name.write, committed, targets)
-            begun, noted_mapping = begun_of(last) or ({}, mapping)
-            if noted_mapping != mapping:
-                raise _mapped_otherwise(name)
+            self._note_mapping(name, mapping, look.mapping)
             record = TaskRecord(
                 name,
                 os.urandom(6).hex(),
                 last.sequence,
-                {target.name: target for target in targets} | begun,
+                {target.name: target for target in targets} | begun_of(last),
                 again=bool(last.data),
-                mapping=mapping,
                 committed=committed,
             )
             look = None  # whatever comes, it has changed
@@ -186,6 +187,22 @@ class Ledger:
             except WriterFencedError:
                 continue  # another attempt came in between: it is the earlier one now
         raise LedgerError(str(name), "other attempts keep taking the task over")
+
+    def _note_mapping(self, name: TaskName, mapping: str, noted: StoredMessage) -> None:
+        """
+        Notes by which mapping a batch goes, before its first task begins.
+
+        Raises:
+            LedgerError: It has begun by another.
+        """
+        if mapping and not noted.data:
+            key = _mapping_key(name)
+            if not self._begun(name.write, name.batch):
+                data = json.dumps({"mapping": mapping}).encode()
+                self._bucket.replace(key, data, noted.sequence)
+            (noted,) = self._bucket.last(key)
+        if mapping_of(noted) != mapping:
+            raise _mapped_otherwise(name)
 
     def extend(self, record: TaskRecord, targets: Iterable[FoundStream]) -> None:
         """
@@ -308,8 +325,7 @@ class Ledger:
         Raises:
             LedgerError: An earlier attempt of the batch had more tasks.
         """
-        begun = self._js.subject_counts(STREAM, [f"{_PREFIX}{write}.{batch}.*"])[1]
-        names = {key.rpartition(".")[2]: key for key in begun}
+        names = self._begun(write, batch)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
             logger.warning(
                 "the key %r in bucket %s was not written by this package. It is not changed; find"
@@ -324,6 +340,13 @@ class Ledger:
                 " stored twice. Give rows a msg_id where the plan does not keep its tasks;"
                 f" `nats kv del {BUCKET} {beyond[0]}` lets this one commit",
             )
+
+    def _begun(self, write: str, batch: int) -> dict[str, str]:
+        """The subjects of the notes of a batch's tasks, by the numbers of the tasks."""
+        found = self._js.subject_counts(STREAM, [f"{_PREFIX}{write}.{batch}.*"])[1]
+        names = {subject.rpartition(".")[2]: subject for subject in found}
+        names.pop(_MAPPING, None)
+        return names
 
     def _noted(self, subjects: Iterable[str]) -> list[str]:
         """Subjects with a note; of one that was deleted a marker stays."""
@@ -344,6 +367,10 @@ class Ledger:
         )
 
 
+def _mapping_key(name: TaskName) -> str:
+    return f"{name.write}.{name.batch}.{_MAPPING}"
+
+
 def _secret_key(write: str) -> str:
     return f"{write}.secret"
 
@@ -359,6 +386,7 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
         str(name),
         "subjectMapping or mappingKey has changed since the batch began, so rows that are stored"
         " may be where this attempt would not look. Give both as they were for this one batch, and"
-        f" change them when it is committed; or `nats kv del {BUCKET} {name}` lets the task write"
-        " all of its rows anew, those that are stored as well",
+        f" change them when it is committed; or `nats stream purge {STREAM} --subject"
+        f" '{_PREFIX}{name.write}.{name.batch}.*'` lets the batch write all of its rows anew, those"
+        " that are stored as well",
     )

@@ -75,15 +75,13 @@ class TaskRecord:
     """Each stream before any attempt of this task published into it."""
     again: bool
     """Whether there was an earlier attempt: rows of it may be stored."""
-    mapping: str = ""
-    """Digest of the mapping that rows go by; "" without one."""
     committed: Committed = field(default_factory=Committed)
     """The last batch before."""
 
     def content(self) -> bytes:
         """The note."""
         note = {"attempt": self.attempt, "streams": _noted(self.streams.values())}
-        return json.dumps(note | {"mapping": self.mapping}).encode()
+        return json.dumps(note).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,8 @@ class LedgerLook:
     committed: Committed
     last: StoredMessage
     """The note of the task."""
+    mapping: StoredMessage
+    """Likewise of its batch's mapping."""
     secret: StoredMessage
     """Likewise of its query's secret."""
     at: float
@@ -111,20 +111,19 @@ def committed_of(message: StoredMessage) -> Committed:
     return Committed(content["batch"], content["streams"])
 
 
-def begun_of(message: StoredMessage) -> tuple[dict[str, FoundStream], str] | None:
-    """
-    The streams of a task before its first attempt, and by which mapping it went; None without a
-    note.
-    """
-    if not message.data:
-        return None
-    content = _read(message, _BEGUN)
-    return content["streams"], content["mapping"]
+def begun_of(message: StoredMessage) -> dict[str, FoundStream]:
+    """The streams of a task before its first attempt; none without a note."""
+    return _read(message, _BEGUN)["streams"] if message.data else {}
 
 
 def attempt_of(message: StoredMessage) -> str:
     """The latest attempt of a task; "" without a note."""
     return str(_read(message, _BEGUN)["attempt"]) if message.data else ""
+
+
+def mapping_of(message: StoredMessage) -> str:
+    """The digest of the mapping of a batch; "" for none."""
+    return _read(message, _MAPPING)["mapping"] if message.data else ""
 
 
 def secret_of(message: StoredMessage) -> str:
@@ -152,7 +151,8 @@ def _secret(value: Any) -> str:
 
 
 _COMMITTED: Final = record({"batch": number(0, _MAX_COUNT), "streams": _streams})
-_BEGUN: Final = record({"attempt": text, "streams": _streams, "mapping": text})
+_BEGUN: Final = record({"attempt": text, "streams": _streams})
+_MAPPING: Final = record({"mapping": text})
 _SECRET: Final = record({"secret": _secret})
 
 
