@@ -38,7 +38,6 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _LONGEST_S: Final = 36_500 * 86_400.0
 """A century: longer overflows a socket's timeout, the server's nanoseconds, or the calendar."""
 
-_MIN_INTERVAL_S: Final = 0.1
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"(\d+)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE | re.ASCII)
 _SIZE_BYTES: Final = {
@@ -422,14 +421,6 @@ def disjoint_filters(value: str) -> tuple[str, ...]:
                     " one that covers them all, and leave the others out with .where(…)"
                 )
     return tuple(widest)
-
-
-def interval(value: str) -> float:
-    """Seconds between two reports; more often whoever reports would do little else."""
-    seconds = duration(value)
-    if seconds < _MIN_INTERVAL_S:
-        raise ValueError(f"expected at least 100ms, got '{value}'")
-    return seconds
 
 
 def publish_subject(value: str) -> str:

@@ -60,13 +60,10 @@ METRICS_OPTIONS: Final = (
             "Name of the query or write in metrics, in the log and for operators. A streaming write"
             " takes the name from `writeStream.queryName`. In the log a read has only the name of"
             " this option, else its consumer's."),
-    ),
-    *table("sink",
         Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-            "Subject to which a write reports its counters. `pyspark-jetstream metrics` reads it."
-            " Without this option there are no reports."),
-        Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
-            "Time between two reports, at least `100ms`."),
+            "Subject to which a write reports its counters, each 5 seconds and at its end."
+            " `pyspark-jetstream metrics` reads it. A read takes the option and reports nothing:"
+            " its lag is asked of the server."),
     ),
 )  # fmt: skip
 """The name of a streaming read or a write, and the reports of writes."""
@@ -131,16 +128,10 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Name of a query, subject and interval of its metrics."""
+    """Name of a query, and subject of its metrics."""
 
     query_name: str | None
     metrics_subject: str | None
-    metrics_interval_s: float
-
-
-def metrics_options(values: Values) -> MetricsOptions:
-    needs(values, "metricsInterval", "metricsSubject")
-    return values.fill(MetricsOptions)
 
 
 def connection_options(values: Values) -> ConnectionOptions:

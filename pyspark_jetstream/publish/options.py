@@ -15,7 +15,6 @@ from ..client.options import (
     ConnectionOptions,
     MetricsOptions,
     connection_options,
-    metrics_options,
 )
 from ..errors import OptionError
 from ..foreign import read_json
@@ -314,6 +313,6 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
         ledger=streaming if once is None else once,
         create=_creation(values),
         window=_window(values),
-        metrics=metrics_options(values),
+        metrics=values.fill(MetricsOptions),
         **under_pressure(values),
     )

@@ -124,9 +124,7 @@ class Publisher:
         self._reporter = Reporter(
             context.origin,
             self._inbox.rpartition(".")[2],
-            math.inf
-            if options.metrics.metrics_subject is None
-            else options.metrics.metrics_interval_s,
+            is_on=options.metrics.metrics_subject is not None,
         )
         self._watchdog = Watchdog(now, options.rules.overload_window_s)
 

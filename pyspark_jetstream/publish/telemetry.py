@@ -32,6 +32,9 @@ logger = get_logger(__name__)
 
 _STALLED_S: Final = 10.0
 
+REPORT_S: Final = 5.0
+"""Time between two reports."""
+
 Cause = Literal["queue", "throttle", "frozen"]
 """Why a writer takes no rows from Spark."""
 
@@ -229,20 +232,19 @@ class Reporter:
 
     Args:
         run: unlike that of any other task.
-        interval_s: between two reports; infinite for none.
+        is_on: whether there are reports.
     """
 
-    def __init__(self, origin: Origin, run: str, interval_s: float) -> None:
-        self.due = -math.inf if interval_s < math.inf else math.inf
+    def __init__(self, origin: Origin, run: str, is_on: bool) -> None:
+        self.due = -math.inf if is_on else math.inf
         """Time of the next report; infinite for never."""
         self._origin = origin
         self._run = run
-        self._interval_s = interval_s
         self._sequence = 0
 
     def report(self, counts: MetricsSnapshot, now: float, final: bool = False) -> bytes:
         """The next report, as JSON in UTF-8."""
-        self.due = now + self._interval_s
+        self.due = now + REPORT_S
         self._sequence += 1
         producer_id, query_id, batch_id, name = self._origin
         return Report(

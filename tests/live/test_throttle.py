@@ -25,7 +25,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish import publisher, telemetry
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Origin
@@ -458,7 +458,7 @@ def test_a_user_who_may_not_answer_writes_all_the_same():
     assert counts.acked == counts.rows
 
 
-def test_a_user_who_may_not_report_writes_all_the_same(caplog):
+def test_a_user_who_may_not_report_writes_all_the_same(caplog, monkeypatch):
     """
     Without the permission to publish on `metricsSubject` a write says so once, reports no more, and
     stores its rows; the connection serves the next write as well.
@@ -469,13 +469,13 @@ def test_a_user_who_may_not_report_writes_all_the_same(caplog):
       {user: some, password: x, permissions: {publish: ["S.>", "$JS.API.>"], subscribe: ">"}}
     ] } }
     """
+    monkeypatch.setattr(telemetry, "REPORT_S", 0.1)
     with DevServer(config) as server:
         admin = Client(connection_of(server.url, user="all", password=Secret("x")))
         JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
         options = sink_of(
             connection_of(server.url, user="some", password=Secret("x")),
             metrics_subject="metrics",
-            metrics_interval_s=0.1,
         )
         client = Client(options.connection)
         connection = client.connection

@@ -63,9 +63,7 @@ def copied(spark: SparkSession, name: str, options: dict[str, str]) -> None:
     rows = spark.read.format("jetstream").options(stream="IN", **marked).load()
     explained(name, rows.selectExpr("concat('out.', sequence) as subject", "data")).write.format(
         "jetstream"
-    ).mode("append").options(
-        exactlyOnce="true", metricsSubject="metrics", metricsInterval="100ms", **marked
-    ).save()
+    ).mode("append").options(exactlyOnce="true", metricsSubject="metrics", **marked).save()
     stream = spark.readStream.format("jetstream").options(stream="IN", queryName=name, **marked)
     query = (
         explained(name, stream.load().selectExpr("concat('too.', sequence) as subject", "data"))

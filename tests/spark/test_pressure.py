@@ -207,7 +207,6 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
                     maxInFlight="200",
                     queueSize="100",
                     metricsSubject="spark.metrics",
-                    metricsInterval="100ms",
                 )  # fmt: skip
                 .trigger(availableNow=True)
                 .start()

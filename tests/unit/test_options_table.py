@@ -188,7 +188,6 @@ NO_TEXTS = [
     ("range", "maxRecordsPerTrigger", "applies to", ["5"]),
     ("range", "maxInFlight", "applies to", ["5"]),
     ("range", "metricsSubject", "applies to", ["spark.metrics"]),
-    ("stream", "metricsSubject", "applies to", ["spark.metrics"]),
     ("stream", "ackTimeout", "applies to", ["5s"]),
 ]  # fmt: skip
 """Kind, option, what is said of it, and each text of which it is."""
@@ -326,8 +325,7 @@ TAKEN = [
     ("sink", {"onReject": "dead-letter", "deadLetterSubject": "dead"},
      {"rows.rejects": True, "drops": False, "dead_letter_subject": "dead",
       "rules.sheddable": frozenset()}),
-    ("sink", {"metricsSubject": "m", "metricsInterval": "100ms"},
-     {"metrics.metrics_interval_s": 0.1}),
+    ("sink", {"metricsSubject": "m"}, {"metrics.metrics_subject": "m"}),
     ("sink",
      {"throttleSubject": "ops.throttle", "throttleMaxWait": "1m", "bufferMemory": "8MiB",
       "queueSize": "99", "queueTimeout": "30s", "publishTimeout": "20s",
@@ -365,9 +363,7 @@ REFUSED = [
     ("stream", {"priorityTimeout": "5999ms"},
      "priorityTimeout: expected at least 6s, got 5.999s: a reader renews its pin every third"),
     ("stream", {"standby": "true"}, "standby"),
-    ("sink", {"metricsInterval": "1s"}, "metricsInterval: needs option 'metricsSubject'"),
-    ("sink", {"metricsSubject": "m", "metricsInterval": "99ms"},
-     "metricsInterval: at least 100ms"),
+    ("sink", {"metricsInterval": "1s"}, "metricsInterval: reports have one interval"),
     # ── shared consumers ──
     ("stream", {"minPending": "5"}, "minPending: belongs to priorityPolicy=overflow"),
     ("stream", {"minAckPending": "5"}, "minAckPending: belongs to priorityPolicy=overflow"),
@@ -495,8 +491,6 @@ REFUSED = [
     ("sink", {"tlsKeyFile": __file__}, "tlsKeyFile"),
     ("sink", {"nkeySeedFile": __file__, "token": "t"}, "token"),
     ("sink", {"mappingKey": "subject"}, "mappingKey: needs a subjectMapping with weights"),
-    ("sink", {"metricsInterval": "1s"}, "metricsInterval: needs option 'metricsSubject'"),
-    ("sink", {"metricsSubject": "m", "metricsInterval": "99ms"}, "metricsInterval: at least 100ms"),
     ("sink", {"ackTimeout": "5m", "publishTimeout": "1m"},
      "ackTimeout: is longer than publishTimeout"),
     # ── streams to create: each line names the place in the text ──

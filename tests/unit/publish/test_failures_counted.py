@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import (
@@ -141,7 +142,8 @@ def test_what_is_refused_for_good_is_rejected(monkeypatch):
 def test_receipts_and_reports_bypass_the_limit(monkeypatch):
     """Each that was sent counts once."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
-    world = world_of(monkeypatch, metrics_subject="m", metrics_interval_s=0.5)
+    monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
+    world = world_of(monkeypatch, metrics_subject="m")
     elsewhere(monkeypatch, world)
     net, tell, reports = world.net, world.net.tell, []
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
@@ -159,7 +161,8 @@ def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
     Where the user may not publish them none is sent, from the second on; none of these counts.
     """
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
-    world = world_of(monkeypatch, metrics_subject="m", metrics_interval_s=0.5)
+    monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
+    world = world_of(monkeypatch, metrics_subject="m")
     elsewhere(monkeypatch, world)
     world.net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
     monkeypatch.setattr(world.net, "tell", lambda *said: may)

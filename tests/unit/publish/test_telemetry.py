@@ -117,7 +117,7 @@ def test_reports_are_due_at_their_times():
     The first at once, the next an interval later; each has a number of its own, and the last says
     that it is.
     """
-    one, reporter = Telemetry(), Reporter(Origin(7, "query", 3), "run", 5.0)
+    one, reporter = Telemetry(), Reporter(Origin(7, "query", 3), "run", is_on=True)
     due = [reporter.due]
     said = []
     for now, final in ((0.0, False), (5.5, False), (6.0, True)):
@@ -138,7 +138,7 @@ def test_reports_are_due_at_their_times():
 
 def test_without_a_subject_nothing_is_ever_due():
     """Then nothing wakes the writer for it."""
-    assert Reporter(Origin(), "run", math.inf).due == math.inf
+    assert Reporter(Origin(), "run", is_on=False).due == math.inf
 
 
 QUOTA, PENDING = Reason.TopicProduceQuotaExceeded, Reason.ConnectionPendingMessagesBreach

@@ -21,6 +21,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import refusals
+from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
 from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
@@ -207,9 +208,8 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
     operator's command has its receipt at once.
     """
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
-    world = world_of(
-        monkeypatch, **FIXED, max_in_flight=1, metrics_subject="m", metrics_interval_s=0.5
-    )
+    monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
+    world = world_of(monkeypatch, **FIXED, max_in_flight=1, metrics_subject="m")
     heard = elsewhere(monkeypatch, world)
     net, receipts, receipt = world.net, [], world.net.receipt
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 10

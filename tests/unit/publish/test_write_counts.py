@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.metrics import Report
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
@@ -45,10 +46,11 @@ def test_what_waits_has_its_route(monkeypatch):
     for the stream to which they go; those that wait no more are 0.
     """
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    monkeypatch.setattr(telemetry, "REPORT_S", 0.02)
     rows = block("abcd" * 300, 0)
     world = World(
         monkeypatch, [rows], random.Random(1), **FIXED,
-        max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.02,
+        max_in_flight=4, priorities=ROUTES, metrics_subject="m",
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip
     world.net.chaos = 0.0
