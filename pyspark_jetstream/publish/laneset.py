@@ -6,7 +6,6 @@ Rule 1: no I/O and no clock.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import pyarrow as pa
@@ -121,7 +120,6 @@ class LaneSet:
                 "stored" if lane is self.rows else "dead_letters": tally.acked,
                 "duplicates": tally.duplicates,
                 "retries": tally.retries,
-                "late_retries": tally.late_retries,
                 "drops": tally.pushed_back if lane is self.rows else 0,
                 "ignored": tally.ignored,
             }
@@ -153,13 +151,12 @@ class LaneSet:
         self.rows.offer(messages)
 
     def _apply_window(self, target: Target) -> None:
-        """Lowers the lane's times to what the stream's duplicate window allows."""
-        max_s = math.inf
+        """Lowers the lane's time-out to what the stream's duplicate window allows."""
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
-        self.rows.lower_times(target.duplicate_window_s, max_s)
-        self.publish_timeout_s = min(self.publish_timeout_s, max_s)
+            self.rows.lower_timeout(max_s)
+            self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
     def _new(self, number: int, size: Window, rejects: bool = False) -> Lane:
         window = self._options.window

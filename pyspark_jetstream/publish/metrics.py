@@ -166,11 +166,6 @@ BLOCKED = _counter(
     "Seconds in which the writer took no rows from Spark.",
     MICRO,
 )
-LATE_RETRIES = _counter(
-    "jetstream_publish_retries_beyond_duplicate_window_total",
-    "stream",
-    "Publishes, perhaps stored, that were sent again when the stream knew their ids no more.",
-)
 UNRECOGNISED = _counter(
     "jetstream_publish_priority_unrecognised_total",
     "",

@@ -57,7 +57,6 @@ TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "dead_letters": (metrics.OUTCOMES, ("bypassed", "")),
     "duplicates": (metrics.DUPLICATES, ("", "", _STREAM)),
     "retries": (metrics.RETRIES, ("", "", _STREAM)),
-    "late_retries": (metrics.LATE_RETRIES, (_STREAM,)),
     "drops": (metrics.OUTCOMES, ("pushed_back", _STREAM)),
     "ignored": (metrics.OUTCOMES, ("ignored", _STREAM)),
     "rejected": (metrics.OUTCOMES, ("rejected", "")),

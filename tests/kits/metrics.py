@@ -20,7 +20,6 @@ _COUNTED = {
     "publish_rate_limit_count": ("operator", "TopicProduceQuotaExceeded", "orders.*", ""),
     "publish_retries_total": ("", "", "S"),
     "publish_duplicates_total": ("", "", "S"),
-    "publish_retries_beyond_duplicate_window_total": ("S",),
     "publish_priority_unrecognised_total": (),
     "producer_throttle_commands_invalid_total": (),
 }

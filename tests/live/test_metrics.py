@@ -75,7 +75,6 @@ VALUES = {
     ("publish_retries_total", QUERY, "S"): 9,
     ("publish_duplicates_total", QUERY, "S"): 9,
     ("publish_blocked_seconds_total", "throttle", QUERY): 2.25,
-    ("publish_retries_beyond_duplicate_window_total", QUERY, "S"): 9,
     ("publish_priority_unrecognised_total", QUERY): 9,
     ("producer_throttle_commands_invalid_total", QUERY): 9,
 }

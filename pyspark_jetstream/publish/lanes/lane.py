@@ -142,14 +142,11 @@ class Lane:
         """Whether any offered message is not stored."""
         return bool(self._parts) or self._flight.low < self._flight.end
 
-    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
-        """
-        Lowers the time after which streams are taken to forget message ids, and the publish timeout
-        of all messages, to these, where they are lower.
-        """
+    def lower_timeout(self, publish_timeout_s: float) -> None:
+        """Lowers the publish timeout of all messages to this, where it is lower."""
         if publish_timeout_s < self.terms.deadlines.publish_timeout_s:
             self._again.check_soon()
-        self.terms.deadlines.lower(forgets_s, publish_timeout_s)
+        self.terms.deadlines.lower(publish_timeout_s)
 
     def was_sent_once(self, ordinal: int) -> bool:
         """Whether only the sending that awaits its answer can have stored this publish."""
@@ -264,11 +261,6 @@ class Lane:
             end += 1
         end = min(end, start + room)
         flight.note_sent(end, offsets[end - first] - at, now)
-        if self._earlier:
-            few = self._earlier if len(self._earlier) < end - start else range(start, end)
-            own = [i for i in few if start <= i < end and i in self._earlier]
-            forgets_s = self.terms.deadlines.forgets_s
-            self.tally.late_retries += sum(now - self._earlier[i][1] > forgets_s for i in own)
         return block.slice(start, end)
 
     def _resend(self, now: float, max_bytes: int) -> bytes | None:
@@ -285,7 +277,7 @@ class Lane:
             frames += frame if isinstance(frame, list) else [frame]
             ordinals.append(ordinal)
             nbytes += size
-        self.tally.late_retries += self._again.resend(ordinals, now)
+        self._again.resend(ordinals, now)
         self.tally.retries += len(ordinals)
         return b"".join(frames) or None
 

@@ -32,21 +32,18 @@ def not_stored(for_s: float, sendings: int) -> str:
 
 @dataclass(slots=True)
 class Deadlines:
-    """Time-outs of a lane's publishes; they get only shorter."""
+    """Time-outs of a lane's publishes."""
 
     ack_timeout_s: float
     """For a PubAck, before a publish goes again."""
     publish_timeout_s: float
     """In all, from the first sending."""
-    forgets_s: float = math.inf
-    """For so long each of the streams knows a message id (`duplicate_window`)."""
 
     def __post_init__(self) -> None:
         self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
 
-    def lower(self, forgets_s: float, publish_timeout_s: float) -> None:
-        """Lowers two of them to these, where they are lower."""
-        self.forgets_s = min(self.forgets_s, forgets_s)
+    def lower(self, publish_timeout_s: float) -> None:
+        """Lowers the one in all to this, where it is lower."""
         self.publish_timeout_s = min(self.publish_timeout_s, publish_timeout_s)
         self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
 
@@ -137,20 +134,14 @@ class Retries:
         bisect.insort(self.waiting, ordinal)
         self.check_at = min(self.check_at, self._until(trouble))
 
-    def resend(self, ordinals: list[int], now: float) -> int:
-        """
-        Notes that these, the first of those that wait, go again; the number of those that may be
-        stored though their stream has forgotten their ids.
-        """
-        late = 0
+    def resend(self, ordinals: list[int], now: float) -> None:
+        """Notes that these, the first of those that wait, go again."""
         for _, trouble in self.of(ordinals):
             trouble.waiting = False
-            late += now - trouble.unsure > self._deadlines.forgets_s
             trouble.last_sent = now
             trouble.sendings += 1
         del self.waiting[: len(ordinals)]
         self.check_at = min(self.check_at, now + self._deadlines.ack_timeout_s)
-        return late
 
     def drop(self, ordinals: list[int]) -> None:
         """

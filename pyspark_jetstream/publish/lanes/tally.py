@@ -25,8 +25,6 @@ class Tally:
     """Messages among `acked` that the stream already had, as far as its PubAcks say."""
     retries: int = 0
     """Publishes sent again."""
-    late_retries: int = 0
-    """Retries of messages that may be stored already, and whose ids their stream has forgotten."""
     ignored: int = 0
     """Sendings that failed for a cause unrelated to the server's load."""
     stored_in: dict[str, int] = field(default_factory=dict)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError
-from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.lane import Lane
 
@@ -31,11 +29,9 @@ from .test_rejected import TOO_LARGE, picky
 from .test_waits import START_S, blocked_s, world_of
 
 
-def lane_of(forgets_s: float = math.inf) -> Lane:
+def lane_of() -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
-    lane = Lane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
-    lane.lower_times(forgets_s, math.inf)
-    return lane
+    return Lane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
 
 
 def outcome(world: World, status: str) -> int:
@@ -204,88 +200,3 @@ def test_a_lane_is_frozen_until_it_is_settled():
     frozen.append(lane.is_frozen)
 
     assert frozen == [False, False, True, False]
-
-
-# ── late retries ─────────────────────────────────────────────────────────────────────────────
-
-
-def test_retries_are_late_when_the_id_is_forgotten():
-    """Sent at 0, again at 6 and at 12, and known for 10 seconds: the last one is late."""
-    lane, late = lane_of(forgets_s=10.0), []
-    lane.offer(messages(["a"] * 3))
-    for now in (0.0, 6.0, 12.0):
-        lane.expire(now)
-        assert len(sent(lane, now + 0.5)) == 3
-        late.append(lane.tally.late_retries)
-
-    assert late == [0, 0, 3]
-
-
-def test_what_was_refused_is_never_late():
-    """It is not stored, however long that takes."""
-    lane, server = lane_of(forgets_s=1.0), ModelServer()
-    lane.offer(messages(["a"]))
-    for now in (0.0, 10.0, 20.0):
-        for each in sent(lane, now):
-            hear(lane, server.refused(each, 429, 10167), now)
-    exchange(lane, server, 30.0)
-
-    assert (lane.tally.acked, lane.tally.retries, lane.tally.late_retries) == (1, 3, 0)
-
-
-def recalled(lane: Lane) -> Messages:
-    """What a pause of everything takes back."""
-    return Messages.joined(lane.recall(lambda subject: True))
-
-
-@pytest.mark.parametrize("is_refused", [True, False])
-def test_what_a_pause_held_back_may_be_late(is_refused):
-    """
-    overload.md §6: a pause between a sending without an answer and the next may be longer than the
-    stream knows ids. What was refused is not stored, as long as the pause may be.
-    """
-    lane, server = lane_of(forgets_s=60.0), ModelServer()
-    lane.offer(messages(["a"] * 3))
-    for each in sent(lane):
-        if is_refused:
-            hear(lane, server.refused(each, 429, 10167), 0.1)
-    lane.expire(5.0)
-    back = recalled(lane)
-    assert back.was_sent and not lane.busy
-    lane.offer(back)
-    exchange(lane, server, 100.0)
-
-    assert lane.tally.acked == 3
-    assert lane.tally.late_retries == (0 if is_refused else 3)
-
-
-def test_what_was_held_back_and_lost_again_is_late_from_the_first():
-    """Sent at 0, known for a minute, sent again at 50, which is not late; and at 100."""
-    lane, late = lane_of(forgets_s=60.0), []
-    lane.offer(messages(["a"]))
-    sent(lane)
-    lane.expire(5.0)
-    lane.offer(recalled(lane))
-    for now in (50.0, 100.0):
-        lane.expire(now)
-        assert len(sent(lane, now)) == 1
-        late.append(lane.tally.late_retries)
-
-    assert late == [0, 1]
-
-
-def test_lanes_hear_how_long_their_streams_know_ids(monkeypatch):
-    """
-    The target's duplicate_window, two minutes here: what goes again after it counts, and what goes
-    again before does not. Pings are lost.
-    """
-    late = []
-    for silent_s in (100.0, 130.0):
-        world = world_of(monkeypatch, ack_timeout_s=silent_s, publish_timeout_s=1000.0)
-        net, clock = world.net, world.clock
-        net.on_sent = lambda each, c=clock: c.now > START_S + 50
-        assert world.run().acked == 80
-        counts = world.telemetry.snapshot()
-        late += counts.total("jetstream_publish_retries_beyond_duplicate_window_total")
-
-    assert late[0] == 0 < late[1]

@@ -47,8 +47,6 @@ def test_totals_count_once():
         assert total(one, "publish_outcomes_total", status=status) == 2 * count
     assert total(one, "publish_duplicates_total") == 2 * first["duplicates"]
     assert total(one, "publish_retries_total") == 2 * first["retries"]
-    late = total(one, "publish_retries_beyond_duplicate_window_total")
-    assert late == 2 * first["late_retries"]
     assert total(one, "producer_throttle_commands_invalid_total") == 2 * first["invalid"]
     assert total(one, "publish_priority_unrecognised_total") == 2 * first["unrecognised"]
 

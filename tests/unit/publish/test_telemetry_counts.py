@@ -56,7 +56,6 @@ TABLE = {
     "jetstream_publish_retries_total": ("counter", "reason priority stream"),
     "jetstream_publish_duplicates_total": ("counter", "reason priority stream"),
     "jetstream_publish_blocked_seconds_total": ("counter", "cause"),
-    "jetstream_publish_retries_beyond_duplicate_window_total": ("counter", "stream"),
     "jetstream_publish_priority_unrecognised_total": ("counter", ""),
     "jetstream_producer_throttle_commands_invalid_total": ("counter", ""),
 }
