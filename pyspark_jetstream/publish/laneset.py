@@ -15,14 +15,11 @@ from ..outbox.admission import Load
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..outbox.window import Window
-from ..sanitize import get_logger
 from .lanes.lane import Lane
 from .lanes.retries import Deadlines
 from .lanes.tally import LaneTerms
 from .options import SinkOptions
 from .telemetry import Telemetry
-
-logger = get_logger(__name__)
 
 _LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""

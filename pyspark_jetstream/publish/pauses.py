@@ -29,11 +29,8 @@ from ..outbox.throttling.operators import LEAST_PATIENCE_S, PATIENCE_S, Operator
 from ..outbox.throttling.refusals import Refused
 from ..outbox.throttling.throttle import Pause, PausedBy
 from ..outbox.throttling.throttleprotocol import MAX_SUBJECTS, THROTTLE_SUBJECT, Producer
-from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.answers import Refusal
-
-logger = get_logger(__name__)
 
 ACTIVE: Final = "active"
 """In place of a lane's number: the server's word that no controller listens."""
