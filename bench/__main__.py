@@ -22,7 +22,6 @@ from .comparisons import Part
 from .flights import DATA, Flights
 from .measures import (
     mapping,
-    neighbours,
     rowlatency,
 )
 from .measures.kafka import Beside
@@ -42,9 +41,8 @@ _PEER: Final = "kafka"
 """A phase of its own: it fetches a broker and needs memory for two more JVMs."""
 
 _OF_SPARK: Final = ("read", "write", "snapshot", _PEER, "latency")
-PHASES: Final = (*_OF_SPARK, "mapping", "neighbours")
+PHASES: Final = (*_OF_SPARK, "mapping")
 
-_WRITING_S: Final = 2.0
 _WARM_S: Final = 12.0
 """
 How long a case runs without a clock before, less with fewer rows than a million: a JVM that has
@@ -64,16 +62,9 @@ def main() -> int:
     usual = [phase for phase in PHASES if phase not in {_PEER} - set(arguments.peers)]
     wanted = usual if arguments.only is None else (arguments.only,)
     failures = _with_spark(console, results, wanted, arguments)
-    # How long one write without Spark lasts; less with fewer rows than a million.
-    seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
-    parts: dict[str, Callable[[], Mapping[str, Callable[[], Part]]]] = {
-        "mapping": lambda: {"mapping": mapping.part},
-        "neighbours": lambda: neighbours.parts(2 * seconds),
-    }
-    for phase, measures in parts.items():
-        if phase in wanted:
-            results.begin(phase, about(arguments.rows, arguments.repeat))
-            failures += _press(console, results, measures())
+    if "mapping" in wanted:
+        results.begin("mapping", about(arguments.rows, arguments.repeat))
+        failures += _press(console, results, {"mapping": mapping.part})
     results.write(RESULTS)
     return 1 if failures else 0
 

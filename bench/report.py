@@ -47,11 +47,6 @@ _SECTIONS: Final = {
         "From the server's time of a message to the end of the batch that holds it; two"
         " partitions, rows of 100 B, trigger 0, into noop.",
     ),
-    "neighbours": (
-        "Publishers beside reads",
-        "Tasks without Spark read a stream over and over; the times of a publisher count from the"
-        " publish to its PubAck. The publishes into another stream show how short cores are.",
-    ),
     "mapping": (
         "Subject mapping",
         "Nanoseconds a row over columns of 10,000 rows.",

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_jetstream.readstream.offsets import Offset
 
 from .installation import compiled_installation
-from .others.alone import AloneSource
-from .others.child import Outcome
 from .usage import Sampler, Usage
 from .waiting import until
 
@@ -126,15 +124,6 @@ class Spark:
         """`readStream` to noop, everything there is, then the end."""
         return self.drain(lambda: self._start(options, {"availableNow": True}), rows)
 
-    def read_alone(
-        self, partitions: int, rows: int, size: int, a_trigger: int | None = None
-    ) -> Outcome:
-        """The same from a source whose rows are in memory: Spark's own part of a read."""
-        limit = rows if a_trigger is None else a_trigger
-        options = {"partitions": partitions, "rows": rows, "size": size, "trigger": limit}
-        run = self.drain(lambda: self._start_alone(options, {"availableNow": True}), rows)
-        return Outcome(rows, 0, run.seconds, run.usage.cpu_s.get("worker", 0.0), run.usage)
-
     def drain(
         self, start: Callable[[], StreamingQuery], rows: int, server_pid: int | None = None
     ) -> Run:
@@ -205,29 +194,10 @@ class Spark:
         """`write` of a DataFrame that is in memory."""
         return self.timed(self.writer(frame, options).save, rows)
 
-    def discard(self, frame: DataFrame) -> Outcome:
-        """`write` into a Python sink that drops every batch: Spark's own part of a write."""
-        with self.sampler() as sampler:
-            began = time.monotonic()
-            frame.write.format(_register_discard(self.session)).mode("append").save()
-            seconds = time.monotonic() - began
-        usage = sampler.usage
-        return Outcome(frame.count(), 0, seconds, usage.cpu_s.get("worker", 0.0), usage)
-
     @contextmanager
     def following(self, options: Mapping[str, Any]) -> Iterator[StreamingQuery]:
         """A `readStream` to noop that runs one batch after another; stopped in the end."""
         query = self._start(options, {"processingTime": "0 seconds"})
-        try:
-            yield query
-        finally:
-            query.stop()
-
-    @contextmanager
-    def following_alone(self, partitions: int, rows: int, size: int) -> Iterator[StreamingQuery]:
-        """The same from a source whose rows are in memory."""
-        options = {"partitions": partitions, "rows": rows, "size": size}
-        query = self._start_alone(options, {"processingTime": "0 seconds"})
         try:
             yield query
         finally:
@@ -241,11 +211,6 @@ class Spark:
 
     def _start(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
         return self.to_noop(self.stream(options), trigger)
-
-    def _start_alone(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
-        self.session.dataSource.register(AloneSource)
-        reader = self.session.readStream.format(AloneSource.name()).options(**options)
-        return self.to_noop(reader.load(), trigger)
 
     def to_noop(self, frame: DataFrame, trigger: dict[str, Any]) -> StreamingQuery:
         """A streaming query that drops what it reads, with a checkpoint of its own."""
@@ -283,28 +248,6 @@ class Spark:
 
     def _options(self, builder: Any, options: Mapping[str, Any]) -> Any:
         return builder.option("servers", self._url).options(**options)
-
-
-def _register_discard(session: SparkSession) -> str:
-    """The name of a sink that drops every batch. Its classes are local: they travel by value."""
-    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-
-    class Discard(DataSourceArrowWriter):
-        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            for _ in iterator:
-                pass
-            return WriterCommitMessage()
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "discard"
-
-        def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
-            return Discard()
-
-    session.dataSource.register(Source)
-    return Source.name()
 
 
 def wait_for(query: StreamingQuery, ends: list[int]) -> None:

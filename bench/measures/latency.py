@@ -4,7 +4,7 @@ How long publishes of others take while something is read.
 Two writers publish side by side, one to a stream of its own and one to the stream that is read. The
 first is slowed by the server's and the machine's work. The second has to wait for the stream, too:
 one goroutine of the server sends all that is read of a stream and takes what is published, so a
-publish waits behind all that was asked for, and its PubAck again (`neighbours`). As long as that
+publish waits behind all that was asked for, and its PubAck again. As long as that
 takes more than 2 ms a publish, the writer falls ever further behind.
 
 What a machine does whose cores are merely busy tells how much of it is for want of a core.

@@ -18,7 +18,6 @@ from ..others.references import (
     RAW_DIRECT,
     RAW_DRAIN,
     RAW_PLAIN,
-    SPARK_ALONE,
     References,
     produced_note,
 )
@@ -29,9 +28,6 @@ _SHARE: Final = 200_000
 """So many messages are enough of a reference that would take a minute for all."""
 
 _A_TRIGGER: Final = 100_000
-
-_SIZE: Final = 91
-"""Bytes of a flight, nearly."""
 
 _FIRST_ROWS: Final = 1_000
 """What a query has read before the producer starts: it is up and running then."""
@@ -48,7 +44,6 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
     """Reading what is stored, then keeping up with a producer; in both layouts."""
     rows, counts = streams.flights.rows, streams.flights.counts()
     limited = STREAMS.options | {"maxRecordsPerTrigger": str(_A_TRIGGER)}
-    spark.read_alone(len(STREAMS.lanes), rows, _SIZE)  # the first one takes longer
     with streams.empty(STREAMS):
         streams.publish(rows)
         yield Case(
@@ -59,7 +54,6 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
                 RAW_DRAIN: lambda: references.drain_consumers(STREAMS, counts),
                 RAW_PLAIN: lambda: references.drain_consumers(STREAMS, counts, pinned=False),
                 NATS_PY: lambda: references.fetch_partitions(STREAMS, counts),
-                SPARK_ALONE: lambda: spark.read_alone(len(STREAMS.lanes), rows, _SIZE),
             },
         )
         yield _direct(spark, references, STREAMS, rows)
@@ -67,7 +61,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
             f"read streams layout, auto, {_A_TRIGGER:,} a trigger",
             "what a batch costs beside its rows",
             lambda: spark.read_stream(limited, rows),
-            {SPARK_ALONE: lambda: spark.read_alone(len(STREAMS.lanes), rows, _SIZE, _A_TRIGGER)},
+            {},
         )
         yield _range(spark, references, STREAMS, rows)
     with streams.empty(FILTERED):

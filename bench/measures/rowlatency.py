@@ -83,8 +83,6 @@ def part(spark: Spark, streams: Streams, seconds: float) -> Part:
     ]
     starts = [each.start for each in seen.values()]
     series.append(Times("start to first batch planned", starts))
-    alone = [_start_alone(spark) for _ in range(len(starts))]
-    series.append(Times("start to first batch planned, Spark alone", alone))
     return of_times("from stored to the end of its batch", series, beside_first=False)
 
 
@@ -128,14 +126,6 @@ def _follow(spark: Spark, streams: Streams, rate: int, seconds: float) -> _Seen:
             for name in _PARTS
         },
     )
-
-
-def _start_alone(spark: Spark) -> float:
-    """Milliseconds from the start of a query whose source asks nobody until it is planned."""
-    began = time.time()
-    with spark.following_alone(len(_LAYOUT.lanes), len(_LAYOUT.lanes), _SIZE) as query:
-        until(lambda: query.lastProgress, _WARM_TIMEOUT_S, "a batch")
-        return (_planned(query.recentProgress[0]) - began) * 1e3
 
 
 def _planned(progress: Any) -> float:

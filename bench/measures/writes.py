@@ -17,7 +17,6 @@ from ..others.child import Outcome
 from ..others.references import (
     NATS_PY,
     RAW_PUBLISH,
-    SPARK_ALONE,
     References,
 )
 from ..payloads import SUBJECTS, WINDOW_BYTES, Payloads
@@ -58,8 +57,6 @@ _SIZES: Final = (
 
 _BOUND: Final = "server CPU: one stream stores one message after another"
 
-_DROPS: Final = "into a sink that drops all: what a write through Python has to pay anyway"
-
 
 def write_cases(spark: Spark, streams: Streams, references: References) -> Iterator[Case]:
     """Flights that are in memory, mapped; then payloads of three sizes."""
@@ -77,7 +74,6 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
     partitions, cached_rows = frame.rdd.getNumPartitions(), frame.count()
     if (partitions, cached_rows) != (PARTITIONS, rows):
         raise RuntimeError(f"the DataFrame has {cached_rows} rows in {partitions} partitions")
-    spark.discard(frame)  # the first write of a session takes seconds
     share = min(_SHARE, rows)
 
     def published(how: str, count: int, ids: bool) -> Callable[[], Outcome]:
@@ -89,7 +85,6 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
         options = {"subjectMapping": MAPPING} | _ids(ids)
         others = {RAW_PUBLISH: published(RAW_PUBLISH, rows, ids)}
         if ids:
-            others[SPARK_ALONE] = lambda: spark.discard(frame)
             others[NATS_PY] = published(NATS_PY, share, ids)
         yield Case(
             f"write flights, {'ids' if ids else 'no ids'}",
@@ -101,7 +96,7 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
                 lambda options=options: spark.write(frame, options, rows),  # type: ignore[misc]
             ),
             others,
-            {SPARK_ALONE: _DROPS, NATS_PY: f"the first {share:,} rows"},
+            {NATS_PY: f"the first {share:,} rows"},
         )
     frame.unpersist()
 
@@ -133,10 +128,9 @@ def _sizes(
         ours,
         {
             RAW_PUBLISH: published(RAW_PUBLISH),
-            SPARK_ALONE: lambda: spark.discard(frame),
             NATS_PY: nats_py,
         },
-        {SPARK_ALONE: _DROPS, NATS_PY: f"{size.name}: {share:,} rows"},
+        {NATS_PY: f"{size.name}: {share:,} rows"},
         warm_up=False,
     )
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -203,34 +201,6 @@ class Wire:
                 if b'"error"' in answer or b"NATS/1.0 " in answer:
                     raise ConnectionError(f"not stored: {answer[:300]!r}")
             latencies.append(time.perf_counter() - due)
-        return Counted(len(latencies), len(latencies) * size, latencies)
-
-    def publish_timed(
-        self, subject: str, subjects: int, size: int, rate: float, stopped: Callable[[], bool]
-    ) -> Counted:
-        """
-        Publishes `rate` messages a second, each on the next of so many subjects, and awaits none.
-
-        A latency is from when a publish was sent to its PubAck; one stream sends these in order.
-        """
-        payload = bytes(size)
-        latencies: list[float] = []
-        sent: deque[float] = deque()
-        tail, began = b"", time.perf_counter()
-        while not (ends := stopped()) or sent:
-            now = time.perf_counter()
-            due = 0 if ends else int((now - began) * rate) + 1 - len(latencies) - len(sent)
-            first = len(latencies) + len(sent)
-            for number in range(first, first + due):
-                self._ask(f"{subject}.{number % subjects}", payload)
-                sent.append(time.perf_counter())
-            ready, _, _ = select.select([self._sock], [], [], min(0.001, 0.5 / rate))
-            answers = tail + (self._answers(wait=False) if ready else b"")
-            if b'"error"' in answers or b"NATS/1.0 " in answers:
-                raise ConnectionError(f"not stored: {answers[:300]!r}")
-            came = time.perf_counter()
-            latencies += [came - sent.popleft() for _ in range(answers.count(b'"seq":'))]
-            tail = answers[-5:]
         return Counted(len(latencies), len(latencies) * size, latencies)
 
     def publish_steadily(

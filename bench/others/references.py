@@ -16,7 +16,6 @@ RAW_DRAIN: Final = "raw drain"
 RAW_PLAIN: Final = "raw unpinned"
 RAW_DIRECT: Final = "raw direct"
 RAW_PUBLISH: Final = "raw publish"
-SPARK_ALONE: Final = "Spark alone"
 NATS_PY: Final = "nats-py"
 SPARK_REDUCE: Final = "Spark reduce"
 

@@ -32,7 +32,7 @@ def publish(
 
 def on_the_wire(child: Child, url: str, call: str, **what: Any) -> None:
     """A method of `Wire`; one that goes on without an end is told when to stop."""
-    if call in ("publish_paced", "publish_steadily", "publish_timed"):
+    if call in ("publish_paced", "publish_steadily"):
         what["stopped"] = child.is_stopped
     with _wire(url) as wire:
         child.run(lambda: getattr(wire, call)(**what))
