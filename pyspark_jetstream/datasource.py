@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
+import pyspark
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,10 +24,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .errors import OptionError
+from .errors import JetStreamError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
 
 _COLUMNS = [
     StructField("subject", StringType()),
@@ -75,6 +78,11 @@ def columns_of(options: Mapping[str, str]) -> StructType:
     )
 
 
+def _check_spark() -> None:
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise JetStreamError(f"needs Spark 4.1 or newer; this is {pyspark.__version__}")
+
+
 def _check_schema(schema: StructType, wanted: StructType) -> None:
     if schema != wanted:
         raise OptionError(
@@ -108,6 +116,7 @@ class JetStreamDataSource(DataSource):
         """
         from .options import check_reads
 
+        _check_spark()
         check_reads(dict(self.options))
         return columns_of(self.options)
 
@@ -145,8 +154,14 @@ class JetStreamDataSource(DataSource):
         """
         from .logs import log_for
         from .options import parse_stream
-        from .readstream.reader import RefusedReader, StreamReader
+        from .readstream.refused import RefusedReader
 
+        try:
+            from .readstream.reader import StreamReader
+        except ModuleNotFoundError:
+            version = f"this is {pyspark.__version__}; spark.read and writes work with it"
+            error = JetStreamError(f"a streaming read needs Spark 4.2 or newer; {version}")
+            return RefusedReader(error)
         try:
             options = parse_stream(dict(self.options))
             log_for(options.connection.log_level, options.query_name or options.consumer)
@@ -159,6 +174,8 @@ class JetStreamDataSource(DataSource):
         """A batch write."""
         from .logs import log_for
         from .options import parse_sink
+
+        _check_spark()
         from .write.sink import batch_writer
 
         options = parse_sink(dict(self.options))
@@ -169,6 +186,8 @@ class JetStreamDataSource(DataSource):
         """A streaming write."""
         from .logs import log_for
         from .options import parse_sink
+
+        _check_spark()
         from .write.sink import stream_writer
 
         options = parse_sink(dict(self.options), streaming=True)

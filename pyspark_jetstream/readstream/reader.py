@@ -3,15 +3,12 @@
 
 A reader that is pickled to the tasks has no driver: all state of a run is there, which is made on
 first use, in the source process. So Spark's plan, which only pickles a reader, imports no driver.
-
-Spark's source process puts an `UnboundLocalError` of its own behind whatever `streamReader()`
-raises. So nothing is raised there: a read that cannot be says so when Spark first asks something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,7 +20,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import OptionError
 from ..tasks.rows import SentAsRows, TaskRows
 from .options import MAX_CLAIMS, SourceOptions
 
@@ -109,19 +105,3 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
         """Closes the connections. Spark often ends the process without this call."""
         if self._driver is not None:
             self._driver.close()
-
-
-class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Answers every question with what is wrong with the options."""
-
-    def __init__(self, error: OptionError) -> None:
-        self._error = error
-
-    def __repr__(self) -> str:
-        return f"<RefusedReader {self._error}>"
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise self._error
-
-    getDefaultReadLimit = initialOffset = latestOffset = _refuse
-    prepareForTriggerAvailableNow = partitions = read = _refuse

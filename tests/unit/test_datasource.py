@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.readstream.reader import RefusedReader
+from pyspark_jetstream.readstream.refused import RefusedReader
 
 
 def source(**options):
