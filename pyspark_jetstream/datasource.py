@@ -83,6 +83,12 @@ def _check_spark() -> None:
         raise JetStreamError(f"needs Spark 4.1 or newer; this is {pyspark.__version__}")
 
 
+def _refused(error: JetStreamError) -> DataSourceStreamReader:
+    from .readstream.refused import RefusedReader
+
+    return RefusedReader(error)
+
+
 def _check_schema(schema: StructType, wanted: StructType) -> None:
     if schema != wanted:
         raise OptionError(
@@ -154,20 +160,19 @@ class JetStreamDataSource(DataSource):
         """
         from .logs import log_for
         from .options import parse_stream
-        from .readstream.refused import RefusedReader
 
         try:
             from .readstream.reader import StreamReader
         except ModuleNotFoundError:
             version = f"this is {pyspark.__version__}; spark.read and writes work with it"
             error = JetStreamError(f"a streaming read needs Spark 4.2 or newer; {version}")
-            return RefusedReader(error)
+            return _refused(error)
         try:
             options = parse_stream(dict(self.options))
             log_for(options.connection.log_level, options.query_name or options.consumer)
             _check_schema(schema, columns_of(self.options))
         except OptionError as error:
-            return RefusedReader(error)
+            return _refused(error)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
