@@ -252,7 +252,7 @@ MISTAKES = {
     ),
     "no lease": Mistake(
         lambda at: stream(**at.as_("clerk", stream="S", standby="true", consumer="c"), **SOON),
-        "OptionError", "$JS.API.STREAM.INFO.KV_SPARK_STANDBY", "run `nats kv add SPARK_STANDBY --max-bucket-size=64MB --s",
+        "OptionError", "$JS.API.STREAM.INFO.KV_SPARK_STANDBY", "run `nats kv add SPARK_STANDBY --",
     ),
     # ── JetStream ──
     "JetStream off for a read": Mistake(

@@ -37,7 +37,10 @@ PATIENT = ("--receipt-wait", "20s")
 
 
 def start(server: DevServer, *arguments: str, **env: str):
-    """The program in a Python of its own, where a receipt may take as long as the test says."""
+    """
+    The program in a Python of its own, where a receipt may take as long as the test says, and no
+    line of the terminal ends early.
+    """
     script = (
         "import sys; from pyspark_jetstream.operations.throttle import command;"
         " command._LONGEST_RECEIPT_S = 60.0;"
@@ -45,8 +48,9 @@ def start(server: DevServer, *arguments: str, **env: str):
     )
     command = [sys.executable, "-c", script, "throttle", *arguments, "--servers", server.url]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"COLUMNS": "400"} | env,
+    )  # fmt: skip
 
 
 def run(server: DevServer, *arguments: str, **env: str) -> tuple[int, dict[str, Any], str]:

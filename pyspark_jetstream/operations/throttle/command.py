@@ -282,7 +282,8 @@ def _show_told(pauses: Pauses, members: list[dict[str, Any]], as_json: bool) -> 
 
 class Answers:
     """
-    Says on standard error how the writers of each query answer, whenever that changes.
+    Says on standard error how the writers of each query answer, whenever that changes, and once
+    that there are none yet.
 
     The writers of a query may be short and many, so a new one that has not answered yet changes
     nothing.
@@ -291,8 +292,12 @@ class Answers:
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
         self._known: dict[str, Response] = {}
+        self._is_alone = False
 
     def __call__(self) -> None:
+        if self._pauses.nobody and not self._known and not self._is_alone:
+            self._is_alone = True
+            warn(["nobody so far: a writer that begins is told"])
         worst: dict[str, tuple[Response, int]] = {}
         for number, member in list(self._pauses.members.items()):
             query = member.producer.query or "a write without a name"
