@@ -130,14 +130,14 @@ def written(page: str) -> str:
     return (
         head
         + f"\n## The options that people set\n\n{_HEAD}"
-        + "".join(f"| **{title}** | | | |\n{_rows(title, rows)}" for title, rows in common)
+        + "".join(f"| **{title}** | | |\n{_rows(title, rows)}" for title, rows in common)
         + "\n## When a symptom asks for it\n"
         + "".join(f"\n### {title}\n\n{_HEAD}{_rows(title, rows)}" for title, rows in others)
     )
 
 
 _ALL = list(TABLES.items())
-_HEAD = "| option | type | default | |\n|---|---|---|---|\n"
+_HEAD = "| option | takes (default) | |\n|---|---|---|\n"
 
 
 def _rows(title: str, options: Iterable[Option]) -> str:
@@ -150,9 +150,10 @@ def _row(title: str, option: Option) -> str:
     lines = said if isinstance(said, dict) else {"example": said}
     meaning = [option.doc]
     meaning += [f"`{word}`: {line}" for word, line in lines.items() if word != "example"]
-    if "example" in lines:
+    if "example" in lines and kind != TYPES["boolean"]:
         meaning.append(f"Example: {_code(lines['example'])}")
-    cells = f"`{option.name}`", kind, _code(option.default), "<br>".join(meaning)
+    takes = f"{kind} ({_code(option.default)})" if option.default else kind
+    cells = f"`{option.name}`", takes, "<br>".join(meaning)
     return f"| {' | '.join(cells)} |\n"
 
 
