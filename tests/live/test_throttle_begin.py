@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import threading
@@ -37,7 +38,7 @@ from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
 from .test_publisher import stored
 from .test_throttle import CONTROL, Operator, Task
-from .test_throttle_job import PATIENT, rows_of, run, start, until
+from .test_throttle_job import PATIENT, run, start, until
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 FOR_EVER_S = 300.0
@@ -172,39 +173,39 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
     name = new_stream(allow_direct=True)
     options = sink(nats_server, throttle_subject=control)
     arguments = ("--subject", f"{name}.a", "--for", "5m", "--throttle-subject", control)
-    program = start(nats_server, "pause", *arguments, *PATIENT)
+    program = start(nats_server, "pause", *arguments, "--json", *PATIENT)
     said = program.stderr.readline()
     with writing(options, [f"{name}.a"], producer_id=100) as ended:
         for number in range(10):
             assert write(options, [f"{name}.b"], producer_id=number).acked == 20
         listening = []
 
-        def is_told() -> (
-            bool
-        ):  # a pause lapses while an operator that the machine stops says nothing
+        def is_told() -> bool:  # a pause lapses while a stopped operator says nothing
             words = "producers", "--throttle-subject", control, "--wait", "1s"
-            listening[:] = run(nats_server, *words)[1]
-            return bool(listening and listening[0].get("paused"))
+            listening[:] = run(nats_server, *words)[1].get("producers", [])
+            return bool(listening and listening[0]["paused"])
 
         until(is_told)
         amid, waits = count(js, name), not ended
         time.sleep(3.0)  # those that ended are known to have
         program.send_signal(signal.SIGINT)
         out, _ = program.communicate(timeout=60)
-    rows = {row["producer"]: row for row in rows_of(out)}
+    told = json.loads(out)
 
     assert "nobody so far" in said
     assert amid == {f"{name}.b": 200}
     assert waits
     assert count(js, name) == {f"{name}.a": 20, f"{name}.b": 200}
     assert program.returncode == 0
-    assert rows["100"]["state"] == "acknowledged"
-    assert rows["10"]["state"] == "ended meanwhile"
+    assert [(each["producer"], each["state"]) for each in told["producers"]] == [
+        ("100", "acknowledged")
+    ]
+    assert told["ended"] == 10
     (one,) = listening
-    paused = one["paused"]
-    assert one["supports throttle"] == "yes"
-    assert paused.startswith(f"{name}.a until ")
-    assert f"TopicProduceQuotaExceeded of {name}.a, operator's request " in paused
+    (paused,) = one["paused"]
+    assert one["supports_throttle"]
+    assert (paused["subject"], paused["filter"]) == (f"{name}.a", f"{name}.a")
+    assert (paused["reason"], paused["source"]) == (QUOTA.name, "operator")
 
 
 def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):

@@ -5,6 +5,7 @@ no code with the package, and ours, understand each other.
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 
@@ -17,7 +18,7 @@ from ..kits import barethrottle as bare
 from .test_publisher import stored
 from .test_throttle import Task
 from .test_throttle_begin import count, sink, write, writing
-from .test_throttle_job import PATIENT, rows_of, start, until
+from .test_throttle_job import PATIENT, start, states, until
 
 RATE = "publish_throttling_rate_in_msg"
 
@@ -122,7 +123,7 @@ def test_b2_b12_their_producers_under_our_program(
         until(lambda: first.published and unable.published)
         program = start(
             nats_server, "pause", "--subject", a, "--for", "5m", "--throttle-subject", control,
-            *PATIENT,
+            "--json", *PATIENT,
         )  # fmt: skip
         until(lambda: first.commands)
         with bare.Producer(nats_server.url, 2, [a, b], control, **how) as second:
@@ -135,14 +136,14 @@ def test_b2_b12_their_producers_under_our_program(
             program.send_signal(signal.SIGINT)
             out, err = program.communicate(timeout=60)
             until(lambda: a in subjects_of(js, name)[ended:])
-    rows = rows_of(out)
     amid = Counter(subjects_of(js, name)[begun : ended - 1])
 
     assert (first.ended_by, second.ended_by) == ("503", "active")
     assert second.commands_first == 1
     assert set(amid) == {b, c}
     assert program.returncode == 0, err
-    assert {row["producer"]: row["state"] for row in rows} == {
+    found = json.loads(out)
+    assert {each["producer"]: each["state"] for each in found["producers"]} == {
         "1": "acknowledged", "2": "acknowledged", "3": "does not know the protocol",
     }  # fmt: skip
     assert {each["throttling_reason"] for each in first.commands + second.commands} == {
@@ -161,7 +162,7 @@ def test_b22_a_connections_reason_under_our_program(js, nats_server, new_stream,
         until(lambda: producer.published)
         program = start(
             nats_server, "pause", "--subject", f"{name}.a", "--for", "4s",
-            "--reason", "BrokerProduceQuotaExceeded", "--throttle-subject", control,
+            "--reason", "BrokerProduceQuotaExceeded", "--throttle-subject", control, "--json",
         )  # fmt: skip
         out, err = program.communicate(timeout=60)
         until(lambda: producer.commands[-1]["pause_for_millis"] == 0)
@@ -169,7 +170,7 @@ def test_b22_a_connections_reason_under_our_program(js, nats_server, new_stream,
         until(lambda: producer.published > stood)
 
     assert program.returncode == 0, err
-    assert [row["state"] for row in rows_of(out)] == ["acknowledged"]
+    assert states(json.loads(out)) == ["acknowledged"]
     assert {each["throttling_reason"] for each in producer.commands} == {
         "BrokerProduceQuotaExceeded"
     }
