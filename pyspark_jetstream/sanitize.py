@@ -4,7 +4,7 @@ Foreign text made safe to show: no control characters for a terminal, none of ou
 What comes from a server, or out of a stored message, may hold anything: an ESC, a line end, the
 CONNECT that the server was greeted with. `sanitized` is the one border to people. Errors pass it
 when they are rendered (`errors`), records of the log when they are made (`get_logger`), and
-programs print by `operations.terminal` alone.
+programs print by `operations.screen` alone.
 
 A secret is masked by its value once a server was told it (`conceal`), and by its shape: the secret
 members of a CONNECT, a user JWT, an nkey seed, what stands before the @ of a URL. What a server

@@ -15,14 +15,13 @@ import pytest
 
 import pyspark_jetstream
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS
-from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.errors import AuthenticationError, JetStreamError
 from pyspark_jetstream.operations import commands
 from pyspark_jetstream.operations.connecting import FLAGS, connects
 from tests.kits.programs import main
 
 ROOT = Path(__file__).parents[1]
 NAMES = commands.programs.list_commands(click.Context(commands.programs))
-MADE = [name for name in NAMES if commands._PROGRAMS[name]]
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +60,7 @@ def test_the_list(capsys):
     assert "..." not in out.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_help_of_a_command(capsys, name):
     """
     It fits 80 columns, has an example and the exit statuses, and names flags, not options of Spark.
@@ -138,6 +137,21 @@ def test_an_error_is_one_line(capsys, monkeypatch):
 
     assert (status, err.count("\n"), "\x1b" in err) == (1, 1, False)
     assert said(capsys, "pause")[0] == 130
+
+
+def test_a_refused_login_names_flag_and_variable(capsys, monkeypatch):
+    """The command names what it takes: the flag of the user, the variable of the password."""
+
+    @click.command()
+    def program():
+        raise AuthenticationError("nats://h", "Authorization Violation")
+
+    monkeypatch.setattr(commands.Programs, "get_command", lambda *_: program)
+
+    assert (
+        "check --user and $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN, --nkey-seed-file"
+        in said(capsys, "pause")[2]
+    )
 
 
 def test_a_list_that_nobody_reads_to_its_end():

@@ -18,7 +18,7 @@ from .screen import plain
 INTERRUPTED: Final = 130
 
 _PROGRAMS: Final = {
-    "inspect": "",
+    "inspect": "inspect.command:inspect",
     "pause": "pause.command:pause",
     "resume": "pause.command:resume",
     "unpin": "pause.command:unpin",
@@ -27,7 +27,7 @@ _PROGRAMS: Final = {
     "metrics": "metrics.command:metrics",
     "explain-mapping": "explain_mapping.command:explain_mapping",
 }
-"""Module and name of each command; "" for those that are not yet made with click."""
+"""Module and name of each command."""
 
 
 _STATUS: Final = (
@@ -44,8 +44,6 @@ class Programs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _PROGRAMS:
             return None
-        if not _PROGRAMS[name]:
-            return _older(name)
         module, _, attribute = _PROGRAMS[name].partition(":")
         found: click.Command = getattr(import_module(f".{module}", __package__), attribute)
         found.epilog = found.epilog or _STATUS
@@ -69,7 +67,7 @@ class Programs(click.Group):
         except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (JetStreamError, OSError) as error:
-            raise click.ClickException(plain(error)) from None
+            raise click.ClickException(plain(spelled(str(error)))) from None
 
 
 def _completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
@@ -89,18 +87,3 @@ def _completion(ctx: click.Context, param: click.Parameter, shell: str | None) -
 )  # fmt: skip
 def programs() -> None:
     """Programs for operators of Spark's queries on NATS JetStream."""
-
-
-def _older(name: str) -> click.Command:
-    """A program that reads its command line itself."""
-    from .console import commands
-
-    @click.command(
-        name, add_help_option=False, short_help=commands.does(name),
-        context_settings={"ignore_unknown_options": True},
-    )  # fmt: skip
-    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-    def run(words: tuple[str, ...]) -> int:
-        return commands.main([name, *words])
-
-    return run

@@ -91,23 +91,22 @@ def client_of(options: ConnectionOptions) -> closing[Client]:
 
 def spelled(text: str) -> str:
     """A text that names options by their flags, secrets by their variables."""
-    secrets = {each.name: f"${_variables(each)[0]}" for each in CONNECTION_OPTIONS if each.secret}
-    return re.sub(r"option '(\w+)'", lambda it: secrets.get(it[1]) or _flag_of(it[1]), text)
+    named = FLAGS | {o.name: f"${_variables(o)[0]}" for o in CONNECTION_OPTIONS if o.secret}
+
+    def word(found: re.Match[str]) -> str:
+        name = found[2] or found[3]
+        return named.get(name) or (_flag_of(name) if found[1] == "option '" else found[0])
+
+    return re.sub(r"(options? '?)(\w+)'?|`?\b([a-z]+[A-Z]\w*)\b`?", word, text)
 
 
 def _flag(option: Option) -> Callable[[Program], Program]:
     return click.option(
         FLAGS[option.name], _dest(option.name), envvar=_variables(option), metavar="…",
         hidden=option.secret, callback=_not_typed if option.secret else None,
-        help=_by_flags(option.doc) + (f" Default: {option.default}" * bool(option.default)),
+        help=spelled(option.doc).replace("`", "")
+        + (f" Default: {option.default}" * bool(option.default)),
     )  # fmt: skip
-
-
-def _by_flags(doc: str) -> str:
-    """A text about options of Spark, of which the flags are spoken here."""
-    return re.sub(r"`?\b([a-z]+[A-Z]\w*)\b`?", lambda it: FLAGS.get(it[1], it[0]), doc).replace(
-        "`", ""
-    )
 
 
 def _dest(name: str) -> str:

@@ -26,7 +26,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import resolve_layout
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.operations.inspection.findings import consumer_state, stream_state
+from pyspark_jetstream.operations.inspect.findings import Report, add_consumer, add_stream
 from pyspark_jetstream.outbox.targets import Target
 
 from ..kits.options import connection_of
@@ -124,7 +124,7 @@ def _use(value: Any) -> None:
         for each in ("origin", "removed", "retention", "allow_direct", "clustered"):
             getattr(value, each)
         _ = value.keeps_history
-        stream_state(value, "`{}`".format)
+        add_stream(Report("", ""), value, "`{}`".format)
         Target.parse(value.config)
         options = plain_read(connection_of("nats://127.0.0.1"), value.name)
         with suppress(TYPED):
@@ -132,7 +132,7 @@ def _use(value: Any) -> None:
     elif isinstance(value, ConsumerInfo):
         Owner.of(value.config)
     elif isinstance(value, dict) and "config" in value and "delivered" in value:
-        consumer_state("S", value, "`{}`".format)
+        add_consumer(Report("", ""), "S", value, "`{}`".format)
         Owner.of(value.get("config") or {})
 
 

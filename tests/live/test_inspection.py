@@ -9,52 +9,39 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import OptionError, StreamNotFoundError
+from pyspark_jetstream.errors import StreamNotFoundError
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.operations.console.tables import tables
-from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
-from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
-from pyspark_jetstream.operations.inspection.inspector import Inspector
-from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.operations.files import LocalFiles
+from pyspark_jetstream.operations.inspect.findings import Report
+from pyspark_jetstream.operations.inspect.looking import Inspector
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
-from ..kits.reading import query
 from ..kits.servers import DevServer
-
-__all__ = ["query"]
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
-Look = Callable[..., Inspection]
+Look = Callable[..., Report]
 
 
 @pytest.fixture
-def inspector(nats_server: DevServer, js: JetStream) -> Callable[..., Inspector]:
-    """An inspector of the shared server, with options as a query has them."""
+def look(js: JetStream) -> Look:
+    """One look at the shared server."""
 
-    def make(consumer: str | None = None, path: Path | None = None, **options: Any) -> Inspector:
-        words = {name: str(value) for name, value in options.items()}
-        typed = parse_stream({"servers": nats_server.url} | words) if words else None
-        directory = LocalDirectory(path) if path is not None else None
-        return Inspector(js.client, typed, consumer, directory)
-
-    return make
-
-
-@pytest.fixture
-def look(inspector: Callable[..., Inspector]) -> Look:
-    """One look."""
-
-    def found(*arguments: Any, **options: Any) -> Inspection:
-        return inspector(*arguments, **options).look()
+    def found(
+        streams: str | None = None, consumer: str | None = None, path: Path | None = None
+    ) -> Report:
+        files = LocalFiles(path) if path is not None else None
+        return Inspector(js.client, streams, consumer, files).look()
 
     return found
 
@@ -88,51 +75,24 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def positions(found: Inspection, source: int = 0) -> tuple[PositionState, ...]:
-    assert found.checkpoint is not None
-    return found.checkpoint.sources[source].positions
+def of(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    """Some columns of rows."""
+    return [tuple(row[name] for name in names) for row in rows]
 
 
-def test_streams_and_partitions(look: Look, new_stream: NewStream, publish: Publish) -> None:
-    """A stream and the partitions of its layout come with the server's own counts."""
-    name = new_stream(retention="limits", duplicate_window=60 * 10**9)
+def test_a_stream(look: Look, new_stream: NewStream, publish: Publish) -> None:
+    """A stream comes with the server's own counts; of a pattern all that it takes."""
+    name = new_stream()
+    new_stream(f"{name}P-10"), new_stream(f"{name}P-2")
     publish([*messages(name, 7), (f"{name}.other", b"m")])
-    found = look(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
-    (stream,) = found.streams
+    found = look(name)
+    (row,) = found.streams
 
-    assert (stream.name, stream.retention, stream.messages) == (name, "limits", 8)
-    assert (stream.first, stream.last, stream.subjects) == (1, 8, (f"{name}.>",))
-    assert (stream.replicas, stream.duplicate_window_s) == (1, 60.0)
-    assert stream.bytes > 0
-    assert [(p.index, p.filter, p.messages, p.last) for p in found.partitions] == [
-        (0, f"{name}.0.>", 4, 7),
-        (1, f"{name}.1.>", 3, 6),
-    ]
-    assert (found.consumers, found.checkpoint, found.problems()) == ((), None, [])
-
-
-def test_one_stream_a_partition(look: Look, new_stream: NewStream, publish: Publish) -> None:
-    """In the streams layout each stream is a partition, an empty one too."""
-    base = new_stream()
-    for p in range(2):
-        new_stream(f"{base}P-{p}")
-    publish([(f"{base}P-1.x", b"m")] * 3)
-    found = look(stream=f"{base}P-{{partition}}", partitions=2)
-
-    assert [each.name for each in found.streams] == [f"{base}P-0", f"{base}P-1"]
-    assert [(p.stream, p.messages, p.last) for p in found.partitions] == [
-        (f"{base}P-0", 0, 0),
-        (f"{base}P-1", 3, 3),
-    ]
-
-
-def test_a_stream_without_direct_get(look: Look, new_stream: NewStream, publish: Publish) -> None:
-    """Where the server cannot count a filter, the count is None, not a guess."""
-    name = new_stream(allow_direct=False)
-    publish(messages(name, 4))
-    found = look(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
-
-    assert [(p.messages, p.last) for p in found.partitions] == [(None, 3), (None, 4)]
+    assert (row["stream"], row["retention"], row["messages"]) == (name, "limits", 8)
+    assert (row["first"], row["last"], row["subjects"]) == (1, 8, [f"{name}.>"])
+    assert (row["replicas"], row["bytes"] > 0) == (1, True)
+    assert (found.consumers, found.checkpoint, found.problems) == ([], None, [])
+    assert of(look(f"{name}P-*").streams, "stream") == [(f"{name}P-2",), (f"{name}P-10",)]
 
 
 def test_which_consumers(
@@ -145,32 +105,10 @@ def test_which_consumers(
     plain = {"durable_name": "q-7", "ack_policy": "explicit", "filter_subject": f"{name}.7"}
     js.create_consumer(name, plain)
 
-    assert [c.name for c in look(stream=name).consumers] == ["q-2", "q-10", "q-x-1", "qq-1"]
-    assert [c.name for c in look("q", stream=name).consumers] == ["q-2", "q-7", "q-10"]
-    (one,) = look("q-7", stream=name).consumers
-    assert (one.pin.policy, one.ack_policy, one.filters) == ("", "explicit", (f"{name}.7",))
-
-
-def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream) -> None:
-    """
-    A consumer that one attempt of a task reads by is shown as such beside the consumers of its
-    query, and of no other, and is no problem.
-    """
-    name = new_stream()
-    owners = [Owner(query, "h", 1) for query in ("one", "two")]
-    for owner in owners:
-        durable(js, name, f"{owner.query}-0", metadata=owner.metadata)
-        attempt = {"name": f"spark-own-{owner.query}", "ack_policy": "none", "mem_storage": True}
-        group = {"priority_groups": ["spark"], "priority_policy": "overflow"}
-        js.create_consumer(name, attempt | group | {"metadata": owner.metadata})
-    js.create_consumer(name, {"name": "spark-own-batch", "ack_policy": "none"} | group)
-    found = look("one", stream=name)
-    (both,) = [each for each in tables(found) if each.title == "Consumers"]
-
-    assert [(c.name, c.own) for c in found.consumers] == [("one-0", False), ("spark-own-one", True)]
-    assert found.problems() == []
-    assert both.rows[1]["policy"] == "one attempt's own"
-    assert len(look(stream=name).consumers) == 5
+    assert of(look(name).consumers, "consumer") == [("q-2",), ("q-10",), ("q-x-1",), ("qq-1",)]
+    assert of(look(name, "q").consumers, "consumer") == [("q-2",), ("q-7",), ("q-10",)]
+    (one,) = look(name, "q-7").consumers
+    assert (one["policy"], one["filters"]) == (None, [f"{name}.7"])
 
 
 def test_more_consumers_than_a_page(look: Look, new_stream: NewStream, js: JetStream) -> None:
@@ -178,9 +116,9 @@ def test_more_consumers_than_a_page(look: Look, new_stream: NewStream, js: JetSt
     name = new_stream()
     for number in range(260):
         durable(js, name, f"q-{number}", mem_storage=True)
-    found = look(stream=name)
+    found = look(name)
 
-    assert [each.name for each in found.consumers] == [f"q-{n}" for n in range(260)]
+    assert of(found.consumers, "consumer") == [(f"q-{n}",) for n in range(260)]
 
 
 def test_a_pinned_consumer(
@@ -191,21 +129,20 @@ def test_a_pinned_consumer(
     """
     name = new_stream(retention="interest")
     durable(js, name, "q-0", ack_policy="explicit")
-    before = look(stream=name).consumers[0]
+    (before,) = look(name).consumers
     publish([(f"{name}.a", b"m")] * 5)
     pull(js, name, "q-0", 2)
-    until(lambda: look(stream=name).consumers[0].progress.delivered == 2)
-    (now,) = look(stream=name).consumers
+    until(lambda: look(name).consumers[0]["delivered"] == 2)
+    (now,) = look(name).consumers
 
-    pin, at = now.pin, now.progress
-    assert (before.pin.client, before.pin.since, before.progress.last_active) == ("", "", "")
-    assert pin.client == js.consumer_info(name, "q-0").pinned_id != ""
-    assert pin.since[:2] == at.last_active[:2] == "20"
-    assert (pin.policy, pin.group, now.ack_policy) == ("pinned_client", "spark", "explicit")
-    assert (at.delivered, at.deliveries, at.ack_floor, at.lag) == (2, 2, 0, 3)
-    assert (at.ack_pending, at.redelivered) == (2, 0)
+    assert (before["pinned"], before["pinned_since"], before["last_active"]) == (None, None, None)
+    assert now["pinned"] == js.consumer_info(name, "q-0").pinned_id != ""
+    assert now["pinned_since"][:2] == now["last_active"][:2] == "20"
+    assert (now["policy"], now["group"]) == ("pinned_client", "spark")
+    assert (now["delivered"], now["ack_floor"], now["lag"]) == (2, 0, 3)
+    assert (now["ack_pending"], now["redelivered"]) == (2, 0)
     js.unpin(name, "q-0", "spark")
-    assert look(stream=name).consumers[0].pin.client == ""
+    assert look(name).consumers[0]["pinned"] is None
 
 
 def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> None:
@@ -214,7 +151,7 @@ def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> 
     durable(js, name, "q-0")
     for _ in range(2):
         pull(js, name, "q-0")
-    until(lambda: look(stream=name).consumers[0].progress.waiting == 2)
+    until(lambda: look(name).consumers[0]["waiting"] == 2)
 
 
 def test_the_reply_subject_of_a_pull_leads_to_its_client(
@@ -243,7 +180,7 @@ def test_a_checkpoint_beside_the_stream(
 ) -> None:
     """
     Committed and planned offsets stand beside the stream's ends, the consumer and what is still to
-    be read, without any option; another source is counted, one that has not begun has no rows.
+    be read; another source is counted, one that has not begun has no rows.
     """
     name, other = new_stream(), new_stream()
     publish(messages(name, 10))
@@ -254,62 +191,34 @@ def test_a_checkpoint_beside_the_stream(
     places = [(name, f"{name}.{p}.>") for p in range(2)]
     batches = [[offset(streams, [n, n], places=places), *rest] for n in (4, 8)]
     write_checkpoint(tmp_path, batches)
-    found = look(None, tmp_path)
-    checkpoint = found.checkpoint
+    found = look(path=tmp_path)
+    names = ("filter", "committed", "planned", "first", "last", "at_consumer", "uncommitted")
 
-    assert checkpoint is not None
-    assert (checkpoint.planned, checkpoint.committed, checkpoint.others) == (1, 0, 1)
-    assert [each.source for each in checkpoint.sources] == ["0", "2"]
-    assert checkpoint.sources[1].positions == ()
-    assert [
-        (p.filter, p.committed, p.planned, p.first, p.last, p.consumer, p.lag)
-        for p in positions(found)
-    ] == [(f"{name}.0.>", 4, 8, 1, 10, 0, 3), (f"{name}.1.>", 4, 8, 1, 10, 0, 3)]
-    assert [each.name for each in found.consumers] == ["q-0", "q-1"]
-    assert (found.partitions, found.problems()) == ((), [])
-    both = look(None, tmp_path, stream=other)
-    assert [each.name for each in both.streams] == [other, name]
-    assert both.problems() == []
+    assert found.checkpoint is not None
+    assert (found.checkpoint["planned"], found.checkpoint["committed"]) == (1, 0)
+    assert found.checkpoint["other_sources"] == 1
+    assert of(found.positions, *names) == [
+        (f"{name}.0.>", 4, 8, 1, 10, 0, 3), (f"{name}.1.>", 4, 8, 1, 10, 0, 3),
+    ]  # fmt: skip
+    assert of(found.consumers, "consumer") == [("q-0",), ("q-1",)]
+    assert found.problems == []
+    both = look(other, path=tmp_path)
+    assert of(both.streams, "stream") == sorted([(other,), (name,)])
+    assert both.problems == []
 
 
-def test_where_the_filters_come_from(
+def test_one_partition_of_a_stream(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:
-    """
-    Of an offset without them the options say the filters; without these the lag is not told, but
-    where a partition is a whole stream.
-    """
+    """Of an offset without a layout a whole stream is read; of several partitions that is noted."""
     name = new_stream()
     publish(messages(name, 10))
     streams = {name: js.stream_info(name).created}
     write_checkpoint(tmp_path / "two", [[offset(streams, [4, 4])]], committed=0)
     write_checkpoint(tmp_path / "one", [[offset(streams, [4])]], committed=0)
-    layout = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
 
-    assert [p.lag for p in positions(look(None, tmp_path / "two", **layout))] == [3, 3]
-    assert [p.lag for p in positions(look(None, tmp_path / "two"))] == [None, None]
-    assert [p.lag for p in positions(look(None, tmp_path / "one"))] == [6]
-
-
-def test_streams_of_a_checkpoint_by_their_names(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
-) -> None:
-    """
-    Which stream is which partition follows from their names; where it does not, it is asked for.
-    """
-    base = new_stream()
-    names = [new_stream(f"{base}P-{p}") for p in range(11)]
-    publish([(f"{names[10]}.x", b"m")] * 3)
-    created = {name: js.stream_info(name).created for name in names}
-    write_checkpoint(tmp_path / "p", [[offset(created, [0] * 11)]], committed=0)
-    odd = {name: created[name] for name in (names[3], names[7])}
-    write_checkpoint(tmp_path / "odd", [[offset(odd, [0, 0])]], committed=0)
-    found = look(None, tmp_path / "p")
-
-    assert [p.stream for p in positions(found)] == names
-    assert [p.lag for p in positions(found)] == [0] * 10 + [3]
-    (problem,) = look(None, tmp_path / "odd").problems()
-    assert "give --stream with {partition}" in problem
+    assert of(look(path=tmp_path / "one").positions, "uncommitted") == [(6,)]
+    assert look(path=tmp_path / "two").notes == ["source 0: its offset names no partitions"]
 
 
 def test_problems_of_a_checkpoint(
@@ -337,45 +246,21 @@ def test_problems_of_a_checkpoint(
         offset({"LATER": "2020-01-01T00:00:00Z"}, [6], "f") | {"version": 9},
     ]
     write_checkpoint(tmp_path, [batch], committed=0)
-    found = look(None, tmp_path)
-    problems = found.problems()
+    found = look(path=tmp_path)
+    short = [problem.partition(";")[0] for problem in found.problems]
 
-    assert problems[:4] == [
+    assert short[:4] == [
         f"source 0, partition 0 of {anew}: stream was made anew",
         f"source 1, partition 0 of {purged}: 3 messages left the stream unread",
         f"source 2, partition 0 of {keeping}: consumer is gone",
         "source 4, partition 0 of GONE: stream is gone",
     ]
-    assert problems[4].startswith("source 5: the checkpoint holds an offset of version 9")
-    assert len(problems) == 5
-    assert positions(found, 3)[0].notes == (
-        "consumer beyond the checkpoint, mostly until the next batch",
-    )
-
-
-@pytest.mark.parametrize(
-    ("stated", "problem"),
-    [
-        ({}, False),
-        ({"partitions": 2}, False),
-        ({"partitions": 3}, True),
-    ],
-)
-def test_another_number_of_partitions(
-    look: Look, new_stream: NewStream, js: JetStream, tmp_path: Path,
-    stated: dict[str, int], problem: bool,
-) -> None:  # fmt: skip
-    """
-    A checkpoint of another N than the options say is a problem; options that say none are none.
-    """
-    name = new_stream()
-    write_checkpoint(tmp_path, [[offset({name: js.stream_info(name).created}, [0, 0])]])
-    template = {"partitionSubject": f"{name}.{{partition}}.>"} if stated else {}
-    found = look(None, tmp_path, stream=name, **stated, **template)
-    says = "source 0: N differs: the checkpoint has 2 partitions, the stream's layout 3"
-
-    assert found.problems() == ([says] if problem else [])
-    assert len(positions(found)) == 2
+    assert short[4].startswith("source 5: the checkpoint holds an offset of version 9")
+    assert len(short) == 5
+    assert found.notes == [
+        f"source 3, partition 0 of {beyond}: consumer beyond the checkpoint, mostly until the next"
+        " batch"
+    ]
 
 
 def test_a_checkpoint_of_claims(
@@ -393,58 +278,49 @@ def test_a_checkpoint_of_claims(
         "claims": {"1": {"1": "2,4", "2": "6"}},
     }  # fmt: skip
     write_checkpoint(tmp_path, [[claimed]])
-    layout = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
-    found = look(None, tmp_path, **layout)
+    found = look(path=tmp_path)
+
+    assert of(found.claims, "policy", "consumers", "partition") == [
+        ("overflow", "q", 0), ("overflow", "q", 1),
+    ]  # fmt: skip
+    assert of(found.claims, "claimed", "first", "last", "redelivered") == [
+        (0, None, None, 0), (3, 2, 6, 1),
+    ]  # fmt: skip
     assert found.checkpoint is not None
-    (source,) = found.checkpoint.sources
-
-    assert (source.policy, source.serial, source.consumer) == ("overflow", 3, "q")
-    assert [(c.index, c.claimed, c.first, c.last, c.redelivered) for c in source.claims] == [
-        (0, 0, 0, 0, 0),
-        (1, 3, 2, 6, 1),
-    ]
-    assert (found.checkpoint.committed, found.problems()) == (None, [])
+    assert (found.checkpoint["committed"], found.problems) == (None, [])
 
 
-def test_rates_of_two_looks(
-    inspector: Callable[..., Inspector], new_stream: NewStream, js: JetStream,
-    publish: Publish, tmp_path: Path,
-) -> None:  # fmt: skip
-    """From the second look on there are rates: stored, read by the consumer and by the query."""
-    name = new_stream()
-    publish([(f"{name}.x", b"m")] * 10)
-    durable(js, name, "q-0")
-    streams = {name: js.stream_info(name).created}
-    write_checkpoint(tmp_path, [[offset(streams, [4])]], committed=0)
-    watched = inspector(None, tmp_path, stream=name)
-    began = time.monotonic()
-    first = watched.look()
-    publish([(f"{name}.x", b"m")] * 20)
-    pull(js, name, "q-0", 5)
-    until(lambda: js.consumer_info(name, "q-0").stream_seq == 5)
-    write_checkpoint(tmp_path, [[offset(streams, [4])], [offset(streams, [8])]], committed=1)
-    second = watched.look()
-    took = time.monotonic() - began
+def test_what_a_query_writes(
+    look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
+) -> None:
+    """
+    Beside a checkpoint stand the targets of its query, as the ledger has them, and its last batch;
+    that a target has lost rows is a problem of that query, and a note where all is looked at.
+    """
+    Ledger(js).ensure()
+    target, query = new_stream(), str(uuid4())
+    publish([(f"{target}.a", b"m")] * 3)
+    note = {"batch": 3, "streams": {target: [js.stream_info(target).created, 3]}}
+    js.client.request(f"$KV.SPARK_LEDGER.{query}.committed", json.dumps(note).encode())
+    write_checkpoint(tmp_path, [], query=query)
+    well = look(path=tmp_path)
+    js.client.request(f"$JS.API.STREAM.DELETE.{target}", b"")
+    lost, listed = look(path=tmp_path), look()
 
-    assert first.streams[0].stored_rate is None
-    assert (second.streams[0].stored_rate or 0) >= 20 / took
-    assert (second.consumers[0].read_rate or 0) >= 5 / took
-    assert (second.consumers[0].lag_rate or 0) >= 15 / took
-    assert (positions(second)[0].read_rate or 0) >= 4 / took
-    assert (positions(second)[0].lag_rate or 0) >= 16 / took
+    assert well.writes == [{"write": query, "batch": 3, "stream": target, "up_to": 3}]
+    assert (of(well.streams, "stream"), well.problems) == ([(target,)], [])
+    (problem,) = lost.problems
+    assert problem.startswith(f"write {query}, stream {target}: it was deleted")
+    assert f"nats stream purge KV_SPARK_LEDGER --subject='$KV.SPARK_LEDGER.{query}.>'" in problem
+    assert problem in listed.notes and problem not in listed.problems
 
 
 def test_what_is_missing(look: Look, new_stream: NewStream) -> None:
-    """A stream of the options that is not there, or is laid out otherwise, is an error."""
-    name = new_stream(
-        subjects=["INT.*"],
-        subject_transform={"src": "INT.*", "dest": "INT.{{partition(2,1)}}.{{wildcard(1)}}"},
-    )
+    """A stream that is not there is an error, with the nearest name."""
+    name = new_stream()
 
     with pytest.raises(StreamNotFoundError, match=f"did you mean '{name}'"):
-        look(stream=name.lower())
-    with pytest.raises(OptionError, match="makes 2 partitions, not 3"):
-        look(stream=name, partitions=3, partitionSubject="INT.{partition}.*")
+        look(name.lower())
 
 
 def test_nothing_is_changed(tmp_path: Path) -> None:
@@ -458,7 +334,6 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
          permissions: {{ publish: [{allowed}], subscribe: ["_INBOX.>"] }} }}
     ] }}
     """
-    words = {"stream": "S", "partitions": "1", "partitionSubject": "S.{partition}.>"}
     with (
         DevServer(config) as server,
         closing(Client(connection_to(server, user="admin", password=Secret("admin")))) as admin,
@@ -469,9 +344,10 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
         durable(js, "S", "q-0", filter_subject="S.0.>")
         created = js.stream_info("S").created
         write_checkpoint(tmp_path, [[offset({"S": created}, [0])]])
-        found = Inspector(eye, parse_stream(words), None, LocalDirectory(tmp_path)).look()
+        found = Inspector(eye, "S", checkpoint=LocalFiles(tmp_path)).look()
 
-    assert (found.problems(), len(found.consumers)) == ([], 1)
+    assert (found.problems, len(found.consumers), len(found.notes)) == ([], 1, 1)
+    assert found.notes[0].startswith("what was written is not shown: ")
 
 
 def test_a_query_that_begins_meanwhile(
@@ -484,7 +360,7 @@ def test_a_query_that_begins_meanwhile(
     write_checkpoint(tmp_path, [])
     looks = []
 
-    class PlannedMeanwhile(LocalDirectory):
+    class PlannedMeanwhile(LocalFiles):
         def read(self, name: str) -> bytes:
             looks.append(name)
             if looks.count("metadata") == 2 and name == "metadata":
@@ -494,9 +370,9 @@ def test_a_query_that_begins_meanwhile(
     name_of = name
     found = Inspector(js.client, checkpoint=PlannedMeanwhile(tmp_path)).look()
 
-    assert [each.name for each in found.streams] == [name]
-    assert [each.name for each in found.consumers] == ["q-0"]
-    assert (positions(found)[0].consumer, found.problems()) == (0, [])
+    assert of(found.streams, "stream") == [(name,)]
+    assert of(found.consumers, "consumer") == [("q-0",)]
+    assert (of(found.positions, "at_consumer"), found.problems) == ([(0,)], [])
 
 
 def test_all_that_is_sparks() -> None:
@@ -525,12 +401,12 @@ def test_all_that_is_sparks() -> None:
         with_targets = Inspector(client).look()
         of_one = Inspector(client, consumer="somebody").look()
 
-    assert (nothing.streams, nothing.consumers, nothing.problems()) == ((), (), [])
-    assert [each.name for each in found.streams] == ["FLIGHTS", "KV_SPARK_LEDGER", "RAW-0"]
-    assert [each.name for each in with_targets.streams] == [
-        "EMPTY", "FLIGHTS", "KV_SPARK_LEDGER", "RAW-0",
+    assert (nothing.streams, nothing.consumers, nothing.problems) == ([], [], [])
+    assert of(found.streams, "stream") == [("FLIGHTS",), ("KV_SPARK_LEDGER",), ("RAW-0",)]
+    assert of(with_targets.streams, "stream") == [
+        ("EMPTY",), ("FLIGHTS",), ("KV_SPARK_LEDGER",), ("RAW-0",),
     ]  # fmt: skip
-    assert [(c.name, c.owner.name) for c in found.consumers] == [("alerts-0", "alerts")]
-    assert [(c.stream, c.name) for c in of_one.consumers] == [
+    assert of(found.consumers, "consumer", "query") == [("alerts-0", "alerts")]
+    assert of(of_one.consumers, "stream", "consumer") == [
         ("FLIGHTS", "somebody"), ("OTHERS", "somebody"),
     ]  # fmt: skip

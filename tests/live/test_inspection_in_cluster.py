@@ -10,8 +10,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.operations.inspection.inspector import Inspector
-from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.operations.inspect.looking import Inspector
 
 from ..kits.options import connection_of
 from ..kits.replicas import create
@@ -46,22 +45,23 @@ def test_a_server_that_is_gone():
             (answer,) = [a for a in js.consumer_list("S")[0] if a["name"] == names[-1]]
             if answer["cluster"]["leader"] in wanted:
                 made, gone = names[-1], answer["cluster"]["leader"]
-        inspector = Inspector(client, parse_stream({"stream": "S"}))
+        inspector = Inspector(client, "S")
         before = inspector.look()
         wanted[gone].stop()
         deadline = time.monotonic() + 120
         while True:
             try:
                 found = inspector.look()
-                if len(found.problems()) >= 2:
+                if len(found.problems) >= 2:
                     break
             except JetStreamError as error:  # while another leader is elected
                 assert error.retryable or "temporarily" in str(error), error
             assert time.monotonic() < deadline, found
             time.sleep(0.2)
 
-    assert (before.problems(), before.streams[0].replicas) == ([], 3)
-    assert before.streams[0].leader == leader
-    assert f"stream S: replica {gone} is offline" in found.problems()
-    assert f"consumer S/{made}: no leader answers" in found.problems()
-    assert sorted(each.name for each in found.consumers) == sorted(names)
+    assert (before.problems, before.streams[0]["replicas"]) == ([], 3)
+    assert before.streams[0]["leader"] == leader
+    short = [problem.rpartition(": ")[0] for problem in found.problems]
+    assert f"stream S: replica {gone} is offline" in short
+    assert f"consumer S/{made}: no leader answers" in short
+    assert sorted(each["consumer"] for each in found.consumers) == sorted(names)

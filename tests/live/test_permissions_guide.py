@@ -61,7 +61,7 @@ def test_ops_inspects(guarded, admin, ops):
     deadline = time.monotonic() + 60
     while not admin.consumer_info("FLIGHTS", "c-0").num_waiting:
         assert time.monotonic() < deadline
-    running = ops("inspect", "--expect", "running")
+    running = ops("inspect", "--json")
     query.stop()
     Ledger(JetStream(guarded[1]["writer"])).ensure()
     one, everything = ops("inspect", "--stream", "FLIGHTS"), ops("inspect")
@@ -69,7 +69,8 @@ def test_ops_inspects(guarded, admin, ops):
     assert running[0] == one[0] == everything[0] == 0, running[1]
     assert one[2] == everything[2] == ""
     assert "c-0" in one[1] and "c-0" in everything[1] and STREAM in everything[1]
-    assert "query runs" not in running[1] and "query runs" in one[1]
+    assert [each["runs"] for each in json.loads(running[1])["consumers"]] == [True]
+    assert "query alerts does not run" not in one[1]
 
 
 def test_ops_takes_a_pin_away(guarded, admin, ops):

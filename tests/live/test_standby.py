@@ -23,8 +23,6 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.fetch.survey import Survey
-from pyspark_jetstream.operations.inspection.inspector import Inspector
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.readstream.standby import LeaseRecord
@@ -199,13 +197,6 @@ def test_take_overs_of_several_streams(tenants, apart, given):
     every = [(tenants.name(name), s + 1) for name, n in counts.items() for s in range(n)]
     every += [(tenants.name("b"), s) for s in (1, 2, 3)]  # of the first stream of that name
     assert sorted(rows) == sorted(every)
-    read = tuple(tenants.name(name) for name in "abcdef")
-    (lease,) = (
-        Inspector(tenants.js.client, parse_read({"stream": read[0]}), consumer=tenants.prefix)
-        .look()
-        .leases
-    )
-    assert (lease.streams, lease.holder) == (read, again.at["query"])
 
 
 def test_other_streams_than_the_query_that_reads(tenants, query):
@@ -559,34 +550,6 @@ def test_the_position_of_one_that_waits_may_be_gone(js, new_stream, publish, que
     assert found == list(range(21, 26))
 
 
-def test_inspect_says_what_a_query_meets_that_takes_the_lease(js, new_stream, publish, query):
-    """
-    Once no query of a pair reads, messages that left the stream behind the lease are a problem:
-    those that nobody has read, and no others. While one reads, they are its own to find.
-    """
-
-    def problems() -> list[str]:
-        return Inspector(js.client, parse_read({"stream": stream})).look().problems()
-
-    stream = new_stream()
-    publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first = query(stream=stream, priorityTimeout="1h")
-    first.batch()
-    publish([(f"{stream}.x", b"x") for _ in range(10)])
-    assert until_it_reads(first) == list(range(11, 21))
-    first.batch()  # it notes where the one before ended
-    publish([(f"{stream}.x", b"x") for _ in range(5)])
-    js.purge(stream, None, 24)
-    reads = problems()
-    first.stop()
-    ended = problems()
-
-    assert reads == []
-    assert ended == [
-        f"standby {stream}/hot: partition 0 of {stream}: 3 messages left the stream unread"
-    ]
-
-
 def test_what_is_gone_is_told_once(js, new_stream, publish, query, caplog, monkeypatch):
     """
     With failOnDataLoss=false a query that reads tells once that messages are gone, or that the
@@ -754,49 +717,6 @@ def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, 
     ended(alone)
     with pytest.raises(OptionError, match="Start that query first"):
         query(stream=stream).batch()
-
-
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_inspect_knows_a_lease_that_is_left_behind(
-    js, new_stream, publish, query, apart, is_killed
-):
-    """
-    The query that read last goes on without `standby`: its old lease, run out or given back, is no
-    problem while it runs, nor is what it has read since and what then left the stream. Only whoever
-    expects a standby misses one.
-    """
-
-    def look(expected="running"):
-        return Inspector(js.client, parse_read({"stream": stream}), expected=expected).look()
-
-    def nobody_reads():
-        return any(f"standby {stream}/hot: nobody reads" in each for each in look().problems())
-
-    def answered(expected):  # a query that is busy may not answer in time
-        found = look(expected)
-        return found if found.consumers[0].owner.runs else None
-
-    stream = new_stream()
-    first = begun(stream, publish, apart if is_killed else query, is_killed)
-    js.purge(f"KV_{BUCKET}", f"$KV.{BUCKET}.=.>", 1 << 60)  # of several streams, in tests before
-    eventually(nobody_reads)
-    alone = query(start=first.at, stream=stream, standby="false")
-    publish([(f"{stream}.x", b"x")] * 5)
-    assert until_it_reads(alone) == [6, 7, 8, 9, 10]
-    alone.commit()
-    js.purge(stream, None, 10)
-    found, paired = (eventually(lambda e=e: answered(e)) for e in ("running", "standby"))
-    (lease,) = found.leases
-    alone.stop()
-
-    assert (found.problems(), found.notes) == ([], ())
-    assert lease.notes == (
-        f"query {lease.called} reads without standby;"
-        f" `nats kv del SPARK_STANDBY {stream}.hot --server {js.client.options.servers[0]}` removes"
-        " the lease",
-    )
-    assert paired.problems() == [f"standby {stream}/hot: {lease.notes[0]}"]
-    eventually(nobody_reads)
 
 
 @pytest.mark.parametrize("mode", ["own", "direct"])

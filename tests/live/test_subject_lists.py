@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
-from pyspark_jetstream.operations.inspection.inspector import Inspector
+from pyspark_jetstream.operations.files import LocalFiles
+from pyspark_jetstream.operations.inspect.looking import Inspector
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.readstream.offsets import Offset
@@ -263,8 +263,9 @@ def test_inspect_knows_the_filters_of_a_checkpoint(filled, reader, js, tmp_path,
     at = Offset.from_json(end)
     offset = at.at((60, 100)).to_json()
     path = write_checkpoint(tmp_path / "checkpoint", [[offset]], committed=0)
-    found = Inspector(js.client, None, None, LocalDirectory(path)).look()
-    (state,) = found.checkpoint.sources
+    found = Inspector(js.client, checkpoint=LocalFiles(path)).look()
 
-    assert [(p.filter, p.lag) for p in state.positions] == [(f"{name}.a.>", 30), (f"{name}.c.>", 5)]
-    assert not state.problems
+    assert [(p["filter"], p["uncommitted"]) for p in found.positions] == [
+        (f"{name}.a.>", 30), (f"{name}.c.>", 5),
+    ]  # fmt: skip
+    assert not found.problems

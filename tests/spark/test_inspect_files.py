@@ -15,8 +15,8 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CheckpointError, OptionError
-from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory, read_checkpoint
-from pyspark_jetstream.operations.inspection.hadoop import HadoopDirectory
+from pyspark_jetstream.operations.batches import read_batches
+from pyspark_jetstream.operations.files import LocalFiles, checkpoint_files
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
@@ -68,7 +68,7 @@ def test_a_checkpoint_on_a_file_system_of_hadoops(
             looks.append(json.loads(process.stdout.readline()))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    lags = [look["checkpoint"]["sources"][0]["positions"][0]["lag"] for look in looks]
+    lags = [look["positions"][0]["uncommitted"] for look in looks]
 
     assert (process.returncode, said) == (0, "")
     assert looks[0]["checkpoint"]["path"] == "viewfs://ops/queries/a b"
@@ -88,7 +88,7 @@ def test_a_file_system_that_does_not_answer(nats_server: DevServer) -> None:
 
     assert (process.returncode, out) == (1, "")
     assert said == (
-        f"pyspark-jetstream inspect: checkpoint {place}: its file system did not answer within 20s"
+        f"Error: checkpoint {place}: its file system did not answer within 20s"
         " (--checkpoint-timeout); is it up, and reached from here?\n"
     )
 
@@ -106,21 +106,20 @@ def test_with_the_session_that_is_there(spark: SparkSession, tmp_path: Path) -> 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     try:
-        files = HadoopDirectory("viewfs://here/q/c", 60.0)
-        found, expected = read_checkpoint(files), read_checkpoint(LocalDirectory(path))
-        files.close()
+        with checkpoint_files("viewfs://here/q/c", 60.0) as files:
+            found, expected = read_batches(files), read_batches(LocalFiles(path))
         for below, why in (("nowhere", "there is no such"), ("other", "it has no file metadata")):
-            with pytest.raises(OptionError, match=why):
-                HadoopDirectory(f"viewfs://here/q/{below}", 60.0)
+            place = f"viewfs://here/q/{below}"
+            with pytest.raises(OptionError, match=why), checkpoint_files(place, 60.0):
+                pass
     finally:
         configuration.unset("fs.viewfs.mounttable.here.link./q")
 
     assert found.planned_offsets == expected.planned_offsets
     assert (found.query, found.committed) == (expected.query, expected.committed)
-    with pytest.raises(
-        CheckpointError, match="checkpoint nosuch://h/c: .*No FileSystem for scheme"
-    ):
-        HadoopDirectory("nosuch://h/c", 60.0)
+    says = "checkpoint nosuch://h/c: .*No FileSystem for scheme"
+    with pytest.raises(CheckpointError, match=says), checkpoint_files("nosuch://h/c", 60.0):
+        pass
 
 
 def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
@@ -132,6 +131,5 @@ def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
 
     assert (process.returncode, out, said.count("\n")) == (1, "", 1)
     assert said.startswith(
-        "pyspark-jetstream inspect: checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not"
-        " start: "
+        "Error: checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not start: "
     )

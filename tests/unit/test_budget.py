@@ -14,8 +14,6 @@ LONGER = {
     "fetch.directcalls": 560,
     "fetch.gets": 500,
     "fetch.survey": 645,
-    "operations.inspection.findings": 690,
-    "operations.inspection.inspector": 540,
     "outbox.admission": 470,
     "publish.lanes.lane": 480,
     "publish.metrics": 482,

@@ -18,7 +18,7 @@ from pyspark_jetstream.foreign import (
     text,
     time,
 )
-from pyspark_jetstream.operations.inspection.checkpoints import parse_offsets
+from pyspark_jetstream.operations.batches import offsets_of
 from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.throttling import throttleprotocol
 from pyspark_jetstream.publish.lanes.answers import classify
@@ -127,4 +127,4 @@ def test_what_answers_a_publish_is_rejected(data):
 
 def test_another_source_s_offset_stays_text():
     """In a checkpoint of Spark's, too."""
-    assert parse_offsets(f"v1\n{{}}\n{DEEP.decode()}\n7") == {"0": DEEP.decode(), "1": 7}
+    assert offsets_of(f"v1\n{{}}\n{DEEP.decode()}\n7") == {"0": DEEP.decode(), "1": 7}

@@ -68,7 +68,7 @@ PURE = {
     "fetch.owner", "fetch.decoding.markers",
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
     "fetch.decoding.replies", "fetch.decoding.rows",
-    "operations.inspection.findings", "operations.inspection.leases",
+    "operations.inspect.findings",
     "operations.metrics.reports",
     "operations.partition.plan", "operations.throttle.pauses",
     "options",
@@ -89,7 +89,7 @@ DOES_IO = {
 
 SPARK = {
     "__init__", "datasource", "tasks.rows", "worker",
-    "operations.inspection.hadoop",
+    "operations.files",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.reader", "readstream.refused",
     "write.preparation", "write.restoring", "write.results", "write.sink",
@@ -103,12 +103,11 @@ EXTRAS = {
     "prometheus_client": {"operations.metrics.exporter"},
     "click": {
         "operations.commands", "operations.connecting", "operations.explain_mapping.command",
-        "operations.metrics.command", "operations.pause.command", "operations.screen",
+        "operations.inspect.command", "operations.metrics.command",
+        "operations.pause.command", "operations.screen",
         "operations.partition.command", "operations.throttle.command",
     },
-    "rich": {
-        "operations.console.tables", "operations.screen", "operations.terminal",
-    },
+    "rich": {"operations.screen"},
 }  # fmt: skip
 """Packages of extras, and who may import them."""
 

@@ -7,20 +7,15 @@ from pathlib import Path
 import pytest
 
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.inspection.checkpoints import (
-    Checkpoint,
-    LocalDirectory,
-    checkpoint_path,
-    parse_offsets,
-    read_checkpoint,
-)
+from pyspark_jetstream.operations.batches import Batches, offsets_of, read_batches
+from pyspark_jetstream.operations.files import LocalFiles, checkpoint_files
 
 from ...kits.checkpoints import offset, write_checkpoint
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint in a directory of this machine."""
-    return read_checkpoint(LocalDirectory(path))
+def read(path: Path) -> Batches:
+    """The last batches of a checkpoint in a directory of this machine."""
+    return read_batches(LocalFiles(path))
 
 
 FIRST, SECOND = offset({"S": "t"}, [5, 6]), offset({"S": "t"}, [7, 8])
@@ -61,7 +56,7 @@ def test_before_the_first_batch(tmp_path):
 def test_sources_are_in_order():
     """Sources go by number, whatever order the file has; named ones keep their names."""
     lines = [f"{each}:{each}" for each in (10, 2, 0)] + ["flights:-", "orders:not json"]
-    found = parse_offsets("\n".join(["v2", "{}", *lines, ""]))
+    found = offsets_of("\n".join(["v2", "{}", *lines, ""]))
 
     assert list(found.items()) == [("0", 0), ("2", 2), ("10", 10), ("orders", "not json")]
 
@@ -73,12 +68,12 @@ def test_a_file_that_is_removed_meanwhile(tmp_path):
     write_checkpoint(tmp_path, [[FIRST], [SECOND]])
     lists = []
 
-    class Stale(LocalDirectory):
+    class Stale(LocalFiles):
         def names(self, directory):
             lists.append(directory)
             return super().names(directory) + (["7"] if len(lists) <= 2 else [])
 
-    found = read_checkpoint(Stale(tmp_path))
+    found = read_batches(Stale(tmp_path))
     (tmp_path / "metadata").unlink()
 
     assert (found.planned, len(lists)) == (1, 4)
@@ -122,28 +117,22 @@ def test_a_location(tmp_path, form):
     path = write_checkpoint(tmp_path / "a b%", [[FIRST]])
     text = str(path).replace(" ", "%20").replace("b%", "b%25") if "file" in form else str(path)
 
-    assert checkpoint_path(form.format(text)) == path
+    with checkpoint_files(form.format(text), 1.0) as files:
+        assert files.location == str(path)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("hdfs://host/c", "expected a local path or file://, not 'hdfs://host/c'"),
-        ("s3a://bucket/c", "expected a local path"),
-        ("file://host/c", "expected a local path"),
-        ("/nowhere/c", "no such directory: '/nowhere/c'"),
-        ("", "no such directory"),
-        (".", "no streaming query's checkpoint: '.' has no file metadata"),
+        ("/nowhere/c", "'/nowhere/c': there is no such directory"),
+        (".", "'.': it has no file metadata"),
     ],
 )
 def test_what_is_no_location(tmp_path, monkeypatch, text, says):
-    """
-    Directories that are none of a query, and where files are changed other file systems, are
-    refused in one line.
-    """
+    """Directories that are none of a query are refused in one line."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "something").touch()
 
-    with pytest.raises(OptionError) as caught:
-        checkpoint_path(text)
-    assert str(caught.value).startswith("option 'checkpoint': ")
-    assert says in str(caught.value)
+    with pytest.raises(OptionError) as caught, checkpoint_files(text, 1.0):
+        pass
+    assert str(caught.value) == f"option 'checkpoint': no streaming query's: {says}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -64,6 +65,7 @@ def test_it_needs_neither_spark_nor_nats_py():
     done = subprocess.run(
         [sys.executable, "-c", script, "explain-mapping", BLOCK, *SUBJECTS],
         capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"COLUMNS": "200"},
     )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""What of an inspection is a problem, and its rates."""
+"""What of a look is a problem."""
 
 from __future__ import annotations
 
@@ -10,32 +10,25 @@ import pytest
 
 from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.fetch.assumptions import Made, resumed_by
+from pyspark_jetstream.fetch.assumptions import Made
 from pyspark_jetstream.fetch.layout import SubjectPartition
 from pyspark_jetstream.fetch.owner import FILTER
-from pyspark_jetstream.operations.inspection.findings import (
-    CheckpointState,
-    ConsumerState,
-    Inspection,
-    LimitState,
-    OwnerState,
-    PinState,
-    PositionState,
-    ProgressState,
-    ServerState,
-    SourceState,
-    StreamState,
-    claim_state,
-    consumer_state,
+from pyspark_jetstream.operations.inspect.findings import (
+    Report,
+    Row,
+    Seen,
+    add_claims,
+    add_consumer,
+    add_idle,
+    add_position,
+    add_stream,
+    add_write,
     is_ours,
-    missing,
-    position_state,
-    since,
-    stream_state,
 )
-from pyspark_jetstream.operations.inspection.leases import LeaseState, WaitingState
 from pyspark_jetstream.readstream.offsets import INITIAL, Offset
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
+from pyspark_jetstream.write.exactlyonce.records import Committed
+from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 
 from ...kits.checkpoints import offset
 
@@ -43,10 +36,12 @@ PLAIN = "`{}`".format
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STREAM = StreamInfo("S", "t1", 11, 100, 90, 900, 7, 0, NOW, {"subjects": ["S.>"]})
-FREE = LimitState(None, None, None, None, "old", None)
-STREAM_STATE = StreamState("S", "t1", "limits", FREE, 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
-CONSUMER_STATE = ConsumerState("S", "q-0", progress=ProgressState(delivered=50))
 CONSUMER = ConsumerInfo("q-0", 50, 50, 0, "", {}, created="c1")
+HERE = "source 0, partition 0 of S: "
+
+
+def report() -> Report:
+    return Report("t", "nats://h")
 
 
 def at(sequence: int, created: str = "t1", base: int = 0) -> Offset:
@@ -54,19 +49,23 @@ def at(sequence: int, created: str = "t1", base: int = 0) -> Offset:
     return Offset.from_json(offset({"S": created}, [sequence], base=[base]))
 
 
-def position(**changes: Any) -> PositionState:
-    """A position of one partition, all well but for the changes."""
+def position(**changes: Any) -> tuple[Row, list[str], list[str]]:
+    """A position of one partition, all well but for the changes; its problems and notes."""
     given: dict[str, Any] = {
         "stream": STREAM, "consumer": CONSUMER, "committed": at(40), "planned": at(50),
         "filter": None, "outgrown": (),
     } | changes  # fmt: skip
-    server = ServerState(
+    seen = Seen(
+        PLAIN,
         {"S": given["stream"]} if given["stream"] else {},
         {("S", "q-0"): given["consumer"]} if given["consumer"] else {},
         given["outgrown"],
     )
-    partition = SubjectPartition(0, "S", given["filter"])
-    return position_state(partition, given["committed"], given["planned"], server, 60)
+    found, partition = report(), SubjectPartition(0, "S", given["filter"])
+    add_position(found, "0", partition, given["committed"], given["planned"], seen, 60)
+    assert all(each.startswith(HERE) for each in (*found.problems, *found.notes))
+    short = [each.removeprefix(HERE) for each in found.problems]
+    return found.positions[0], short, found.notes
 
 
 def configured(**config: Any) -> StreamInfo:
@@ -78,60 +77,56 @@ ANEW = replace(STREAM, created="t2")
 EMPTIED = configured()
 KEEPING = replace(STREAM, config={"retention": "interest"})
 MADE = replace(at(50), consumers={0: Made("c1", 0)}, marks={"S": Mark("t1", 60, "m")})
+FAIL = "; to go on with what is there, start the query with failOnDataLoss=false"
+AT_50 = "the checkpoint is at 50"
+NEW = "; give the query a new checkpointLocation, or the stream that it had"
 
 
 @pytest.mark.parametrize(
     ("changes", "problems"),
     [
-        ({}, ()),
-        ({"stream": None}, ("stream is gone",)),
-        ({"stream": ANEW}, ("stream was made anew",)),
+        ({}, []),
+        ({"stream": None}, [f"stream is gone{NEW}"]),
+        ({"stream": ANEW}, [f"stream was made anew{NEW}"]),
         (
             {"stream": replace(STREAM, last_seq=49)},
-            ("stream was taken back to an older copy: it ends at 49, the checkpoint is at 50",),
+            [f"stream was taken back to an older copy: it ends at 49, {AT_50}{FAIL}"],
         ),
-        ({"stream": replace(STREAM, last_seq=59), "planned": MADE}, ()),
+        ({"stream": replace(STREAM, last_seq=59), "planned": MADE}, []),
         (
             {"planned": MADE, "outgrown": {"S"}},
-            ("stream was taken back to an older copy, and written to since",),
+            [f"stream was taken back to an older copy, and written to since{FAIL}"],
         ),
-        ({"stream": EMPTIED}, ("5 messages left the stream unread",)),
-        ({"stream": EMPTIED, "filter": "S.>"}, ("up to 5 messages left the stream unread",)),
-        ({"stream": configured(max_msgs_per_subject=1)}, ()),
-        ({"stream": EMPTIED, "committed": at(45)}, ()),
-        ({"consumer": None}, ()),
-        ({"consumer": None, "stream": KEEPING}, ("consumer is gone",)),
-        ({"consumer": None, "stream": KEEPING, "committed": None}, ()),
-        ({"stream": KEEPING, "planned": MADE}, ()),
+        ({"stream": EMPTIED}, [f"5 messages left the stream unread{FAIL}"]),
+        ({"stream": EMPTIED, "filter": "S.>"}, [f"up to 5 messages left the stream unread{FAIL}"]),
+        ({"stream": configured(max_msgs_per_subject=1)}, []),
+        ({"stream": EMPTIED, "committed": at(45)}, []),
+        ({"consumer": None}, []),
+        ({"consumer": None, "stream": KEEPING}, [f"consumer is gone{FAIL}"]),
+        ({"consumer": None, "stream": KEEPING, "committed": None}, []),
+        ({"stream": KEEPING, "planned": MADE}, []),
         (
             {"stream": KEEPING, "planned": MADE, "consumer": replace(CONSUMER, created="c2")},
-            ("consumer was made anew",),
+            [f"consumer was made anew{FAIL}"],
         ),
-        ({"consumer": replace(CONSUMER, stream_seq=51)}, ()),
+        ({"consumer": replace(CONSUMER, stream_seq=51)}, []),
     ],
-)
-def test_positions(changes: dict[str, Any], problems: tuple[str, ...]) -> None:
+)  # fmt: skip
+def test_positions(changes: dict[str, Any], problems: list[str]) -> None:
     """
-    What costs messages, or will when the query starts again, is a problem: a stream that is
-    another one, messages that are gone, a consumer that is gone where the stream keeps messages for
-    it. What does not is none.
+    What costs messages, or will when the query starts again, is a problem, with what there is to
+    do: a stream that is another one, messages that are gone, a consumer that is gone where the
+    stream keeps messages for it. What does not is none.
     """
-    assert position(**changes).problems == problems
+    assert position(**changes)[1] == problems
 
 
-@pytest.mark.parametrize(
-    ("delivered", "notes"),
-    [
-        (0, ()),
-        (50, ()),
-        (51, ("consumer beyond the checkpoint, mostly until the next batch",)),
-    ],
-)
-def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("delivered", "notes"), [(0, 0), (50, 0), (51, 1)])
+def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: int) -> None:
     """A consumer that stands beyond the batch that was planned is noted; it is no problem."""
-    found = position(consumer=replace(CONSUMER, stream_seq=delivered))
+    _, problems, noted = position(consumer=replace(CONSUMER, stream_seq=delivered))
 
-    assert (found.notes, found.problems) == (notes, ())
+    assert (problems, len(noted)) == ([], notes)
 
 
 def test_where_a_position_begins() -> None:
@@ -139,13 +134,13 @@ def test_where_a_position_begins() -> None:
     Before the first batch is done, and after the stream was made anew, it is the base; the lag of
     a stream that is another one is not told.
     """
-    first = position(committed=None, planned=at(50, base=30))
-    anew = position(committed=at(90), planned=at(50, "t2", base=10), stream=ANEW)
+    first, _, _ = position(committed=None, planned=at(50, base=30))
+    anew, problems, _ = position(committed=at(90), planned=at(50, "t2", base=10), stream=ANEW)
 
-    assert (first.committed, first.planned, first.lag) == (30, 50, 60)
-    assert (anew.committed, anew.problems) == (10, ())
-    assert position(stream=ANEW).lag is None
-    assert position(stream=None).lag is None
+    assert (first["committed"], first["planned"], first["uncommitted"]) == (30, 50, 60)
+    assert (anew["committed"], problems) == (10, [])
+    assert position(stream=ANEW)[0]["uncommitted"] is None
+    assert position(stream=None)[0]["uncommitted"] is None
 
 
 CLAIMED = {
@@ -155,29 +150,38 @@ CLAIMED = {
 }  # fmt: skip
 
 
+def claimed(index: int, stream: StreamInfo | None, committed: bool = False) -> Report:
+    """Claims of a partition."""
+    consumers: dict[tuple[str, str], ConsumerInfo | None] = {
+        ("S", "q-0"): replace(CONSUMER, num_ack_pending=9)
+    }
+    seen = Seen(PLAIN, {"S": stream} if stream else {}, consumers)
+    found, partition = report(), SubjectPartition(index, "S")
+    add_claims(found, "0", partition, ClaimedOffset.from_json(CLAIMED), committed, seen)
+    return found
+
+
 def test_claims() -> None:
     """
     Claims are counted by partition, ranges with both ends, and those that were delivered before.
     """
-    claims = ClaimedOffset.from_json(CLAIMED)
-    server = ServerState({"S": STREAM}, {("S", "q-0"): replace(CONSUMER, num_ack_pending=9)})
-    found = [claim_state(index, "S", claims, False, server) for index in (0, 1)]
+    full, empty = claimed(0, STREAM), claimed(1, STREAM)
+    (row,), (none,) = full.claims, empty.claims
 
-    assert (claims.policy, claims.serial) == ("overflow", 4)
-    assert (found[0].claimed, found[0].first, found[0].last) == (8, 12, 30)
-    assert (found[0].redelivered, found[0].ack_pending, found[0].problems) == (1, 9, ())
-    assert (found[1].claimed, found[1].ack_pending) == (0, None)
-    assert found[1].problems == ("consumer is gone",)
+    assert (row["claimed"], row["first"], row["last"]) == (8, 12, 30)
+    assert (row["redelivered"], row["ack_pending"], full.problems) == (1, 9, [])
+    assert (none["claimed"], none["ack_pending"]) == (0, None)
+    assert empty.problems == [f"source 0, partition 1 of S: consumer is gone{FAIL}"]
 
 
 @pytest.mark.parametrize(
     ("stream", "committed", "problems"),
     [
-        (None, False, ("stream is gone",)),
-        (ANEW, False, ("stream was made anew",)),
-        (replace(STREAM, first_seq=18), False, ("4 claimed messages left the stream",)),
-        (replace(STREAM, first_seq=18), True, ()),
-        (replace(STREAM, first_seq=101), False, ("8 claimed messages left the stream",)),
+        (None, False, [f"stream is gone{NEW}"]),
+        (ANEW, False, [f"stream was made anew{NEW}"]),
+        (replace(STREAM, first_seq=18), False, [f"4 claimed messages left the stream{FAIL}"]),
+        (replace(STREAM, first_seq=18), True, []),
+        (replace(STREAM, first_seq=101), False, [f"8 claimed messages left the stream{FAIL}"]),
     ],
 )
 def test_problems_of_claims(stream, committed, problems) -> None:
@@ -185,10 +189,7 @@ def test_problems_of_claims(stream, committed, problems) -> None:
     Claimed messages that left the stream before their batch was committed are a problem; after it
     that is what should happen.
     """
-    server = ServerState({"S": stream} if stream else {}, {("S", "q-0"): CONSUMER})
-
-    found = claim_state(0, "S", ClaimedOffset.from_json(CLAIMED), committed, server)
-    assert found.problems == problems
+    assert claimed(0, stream, committed).problems == [HERE + each for each in problems]
 
 
 @pytest.mark.parametrize(
@@ -210,52 +211,63 @@ def test_whose_offset_it_is(value: Any, ours: bool) -> None:
     assert is_ours(value) is ours
 
 
+def of_stream(info: StreamInfo) -> Report:
+    found = report()
+    add_stream(found, info, PLAIN)
+    return found
+
+
 def test_a_stream_with_replicas() -> None:
     """Leader and replicas come from the server's cluster; one that is offline is a problem."""
     cluster = {"leader": "n1", "replicas": [{"name": "n2"}, {"name": "n3", "offline": True}]}
-    config = {"num_replicas": 3, "subjects": ["a"], "duplicate_window": 5 * 10**9}
-    info = StreamInfo("S", "t", 1, 2, 2, 9, 1, 0, datetime.now(UTC), config, cluster)
-    found = stream_state(info, PLAIN)
+    found = of_stream(replace(STREAM, config={"num_replicas": 3}, cluster=cluster))
 
-    assert (found.leader, found.replicas, found.duplicate_window_s) == ("n1", 3, 5.0)
-    assert found.problems == ("replica n3 is offline",)
+    assert (found.streams[0]["leader"], found.streams[0]["replicas"]) == ("n1", 3)
+    assert found.problems == ["stream S: replica n3 is offline: start that server again"]
 
 
 @pytest.mark.parametrize(
     ("config", "limits"),
     [
-        ({}, FREE),
-        ({"max_msgs": -1, "max_bytes": 0, "max_age": 0}, FREE),
-        ({"max_msgs": 180}, replace(FREE, messages=180, used=0.5)),
-        ({"max_msgs": 900, "max_bytes": 1000}, replace(FREE, messages=900, bytes=1000, used=0.9)),
-        ({"max_age": 3 * 10**9, "max_msgs_per_subject": 2, "discard": "new"},
-         replace(FREE, age_s=3.0, messages_per_subject=2, discard="new")),
+        ({}, {}),
+        ({"max_msgs": -1, "max_bytes": 0, "max_age": 0}, {}),
+        ({"max_msgs": 180, "discard": "old"},
+         {"max_messages": 180, "used_percent": 50, "discard": "old"}),
+        ({"max_msgs": 900, "max_bytes": 1000, "discard": "old"},
+         {"max_messages": 900, "max_bytes": 1000, "used_percent": 90, "discard": "old"}),
+        ({"max_age": 3 * 10**9, "max_msgs_per_subject": 2},
+         {"max_age_s": 3.0, "max_per_subject": 2}),
     ],
 )  # fmt: skip
-def test_the_limits_of_a_stream(config: dict[str, Any], limits: LimitState) -> None:
+def test_the_limits_of_a_stream(config: dict[str, Any], limits: dict[str, Any]) -> None:
     """A stream shows its limits, and how much it has used of the one that is nearer."""
-    assert stream_state(replace(STREAM, config=config), PLAIN).limits == limits
+    (row,) = of_stream(replace(STREAM, config=config)).streams
+    names = "max_messages", "max_bytes", "max_age_s", "max_per_subject", "used_percent", "discard"
+
+    assert {name: row[name] for name in names} == dict.fromkeys(names) | limits
 
 
 @pytest.mark.parametrize(
-    ("config", "full"),
+    ("config", "full", "near"),
     [
-        ({"discard": "new", "max_msgs": 91}, False),
-        ({"discard": "new", "max_msgs": 90}, True),
-        ({"discard": "old", "max_msgs": 90}, False),
-        ({"discard": "new", "max_bytes": 910}, False),
-        ({"discard": "new", "max_bytes": 909}, True),
-        ({"discard": "new", "max_msgs_per_subject": 1}, False),
+        ({"discard": "new", "max_msgs": 101}, False, False),
+        ({"discard": "new", "max_msgs": 100}, False, True),
+        ({"discard": "new", "max_msgs": 91}, False, True),
+        ({"discard": "new", "max_msgs": 90}, True, False),
+        ({"discard": "old", "max_msgs": 90}, False, False),
+        ({"discard": "new", "max_bytes": 910}, False, True),
+        ({"discard": "new", "max_bytes": 909}, True, False),
+        ({"discard": "new", "max_msgs_per_subject": 1}, False, False),
     ],
 )
-def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
+def test_a_stream_that_is_full(config: dict[str, Any], full: bool, near: bool) -> None:
     """
-    A stream that has no room for one more message of the mean size, and refuses it, is a problem:
-    90 messages of 10 bytes lie here.
+    A stream that has no room for one more message of the mean size, and refuses it, is a problem,
+    and one that is near to that is noted: 90 messages of 10 bytes lie here.
     """
-    info = replace(STREAM, messages=90, bytes=900, config=config)
+    found = of_stream(replace(STREAM, config=config))
 
-    assert bool(stream_state(info, PLAIN).problems) is full
+    assert (bool(found.problems), bool(found.notes)) == (full, near)
 
 
 @pytest.mark.parametrize(
@@ -272,29 +284,35 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
 def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None:
     """The problem has the limit and what raises it."""
     config = {"discard": "new", "max_msgs": 1090, "allow_batched": batched}
-    info = replace(STREAM, name="S", messages=1090, config=config)
-    (problem,) = stream_state(info, PLAIN).problems
+    (problem,) = of_stream(replace(STREAM, messages=1090, config=config)).problems
 
     assert problem.endswith(f"its limit is 1,090 messages: make room, or raise it {how}")
 
 
+def of_consumer(answer: dict[str, Any], retention: str = "limits", command=PLAIN) -> Report:
+    found = report()
+    add_consumer(found, "S", answer, command, retention)
+    return found
+
+
 def test_a_consumer_of_a_group() -> None:
     """The pin and its time are shown while somebody holds it."""
-    group = {"group": "spark", "pinned_client_id": "abc", "pinned_ts": "2026-01-01T00:00:00Z"}
+    group = {"group": "spark", "pinned_client_id": "abc", "pinned_ts": "2026-01-01T00:00:00.5Z"}
     answer = {
         "name": "q-0",
         "config": {"priority_groups": ["spark"], "priority_policy": "pinned_client"},
         "delivered": {"consumer_seq": 1, "stream_seq": 2},
         "priority_groups": [group],
     }
-    pinned = consumer_state("S", answer, PLAIN)
-    free = consumer_state(
-        "S", answer | {"priority_groups": [group | {"pinned_client_id": ""}]}, PLAIN
-    )
+    free = answer | {"priority_groups": [group | {"pinned_client_id": ""}]}
+    names = ("policy", "group", "pinned", "pinned_since", "runs")
+    rows = [of_consumer(each).consumers[0] for each in (answer, free, {"name": "bare"})]
 
-    assert pinned.pin == PinState("pinned_client", "spark", "abc", "2026-01-01T00:00:00Z")
-    assert free.pin == PinState("pinned_client", "spark", "", "")
-    assert consumer_state("S", {"name": "bare"}, PLAIN) == ConsumerState("S", "bare")
+    assert [tuple(map(row.get, names)) for row in rows] == [
+        ("pinned_client", "spark", "abc", "2026-01-01T00:00:00.5Z", None),
+        ("pinned_client", "spark", None, None, None),
+        (None, None, None, None, None),
+    ]
 
 
 OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid")}
@@ -325,10 +343,11 @@ def test_a_consumer_that_was_edited(changes, problem) -> None:
         "metadata": OWNED,
     }  # fmt: skip
     delivered = {"consumer_seq": 1, "stream_seq": 2}
-    answer = {"name": "q-0", "delivered": delivered, "config": config | changes}
-    problems = consumer_state("S", answer, PLAIN).problems
+    problems = of_consumer(
+        {"name": "q-0", "delivered": delivered, "config": config | changes}
+    ).problems
 
-    assert (problems == ()) if problem is None else (problem in problems[0])
+    assert (problems == []) if problem is None else (problem in problems[0])
 
 
 def test_a_consumer_that_is_paused() -> None:
@@ -344,147 +363,82 @@ def test_a_consumer_that_is_paused() -> None:
     }  # fmt: skip
     answer = {"name": "q-0", "delivered": {"consumer_seq": 1, "stream_seq": 2}, "config": config}
     answer |= {"paused": True, "pause_remaining": 90 * 10**9}
+    found = of_consumer(answer, "interest")
 
-    assert consumer_state("S", answer, PLAIN, "interest").problems == (
-        "the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 0:01:30 more"
+    assert found.consumers[0]["paused_until"] == "2026-11-24T08:00:00.25Z"
+    assert found.problems == [
+        "consumer S/q-0: the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 0:01:30 more"
         " (`pyspark-jetstream resume --stream S --consumer q` ends it)",
-    )
+    ]
 
 
 def test_commands_reach_the_server_that_was_asked() -> None:
     """Each command in a problem has the address of the servers, unless that is the default."""
-    config = {"discard": "new", "max_msgs": 90}
     edited = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "metadata": OWNED,
         "deliver_subject": "x",
     }  # fmt: skip
     answer = {"name": "q-0", "config": edited, "delivered": {"consumer_seq": 1, "stream_seq": 2}}
     command = parse_connection({"servers": "tls://n1:4222, n2"}).command
-    (full,) = stream_state(replace(STREAM, config=config), command).problems
-    problem, *_ = consumer_state("S", answer, command).problems
+    found = report()
+    add_stream(found, replace(STREAM, config={"discard": "new", "max_msgs": 90}), command)
+    full, problem = found.problems[0], of_consumer(answer, command=command).problems[0]
 
     assert "(`nats stream edit S --max-msgs=… --server tls://n1:4222,nats://n2`)" in full
     assert "(`nats consumer rm S q-0 --server tls://n1:4222,nats://n2`)" in problem
-    assert resumed_by(command, "S", "q-0") == (
-        "`pyspark-jetstream resume --stream S --consumer q-0 --servers tls://n1:4222,nats://n2`"
-        " ends it"
-    )
     assert parse_connection({}).command("nats stream info S") == "`nats stream info S`"
 
 
-QUERY = OwnerState("id", "orders", "vm", runs=True)
-READS = ConsumerState("S", "q-0", owner=QUERY)
-DEAD = replace(READS, owner=replace(QUERY, runs=False))
-LEASE = LeaseState("S", "q", "id", left_s=20.0, notes=("nobody waits to take its place; a did",))
-PAIR = replace(LEASE, waiting=(WaitingState("b", "", "h", 1, ""),), notes=())
-OVER = LeaseState("S", "q", notes=("given back",))
-LATE = replace(PAIR, left_s=-1.0)
-ALONE = LeaseState("S", "q", "id", notes=("query orders reads without standby; …",))
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        ({}, 1),
+        ({"num_waiting": 1}, 0),
+        ({"priority_groups": [{"group": "g", "pinned_client_id": "a"}]}, 0),
+        ({"num_pending": 0}, 0),
+    ],
+)
+def test_a_query_that_does_not_run(changes, notes) -> None:
+    """
+    A query at whose consumer nobody sits, while messages wait, is noted, with what there is to do:
+    somebody may have stopped it.
+    """
+    config = {"priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED}
+    answer = {"name": "q-0", "config": config | {"headers_only": True}, "num_pending": 7}
+    found = of_consumer(answer | {"delivered": {"consumer_seq": 1, "stream_seq": 2}} | changes)
+    add_idle(found, PLAIN)
+
+    assert len(found.notes) == notes
+    assert all(
+        "query x does not run, or is amid a batch, and 7 messages wait" in each
+        and each.endswith("remove its consumers: `nats consumer rm S q-0`")
+        for each in found.notes
+    )
 
 
 @pytest.mark.parametrize(
-    ("consumers", "leases", "expected", "lines"),
+    ("stream", "why"),
     [
-        ([READS], [], "running", []),
-        (
-            [DEAD],
-            [],
-            "running",
-            ["query orders does not run, or is amid a batch, and 0 messages wait for it. If nob"],
-        ),
-        ([DEAD], [LEASE], "running", []),  # it is read without consumers now
-        ([READS], [LEASE], "standby", ["standby S/q: nobody waits to take its place; a did"]),
-        ([READS], [PAIR], "standby", []),
-        ([DEAD], [OVER], "running", ["query orders does not run", "standby S/q: nobody reads"]),
-        (
-            [DEAD],
-            [LATE],
-            "running",
-            ["query orders does not run, or is amid a batch, and 0 messages wait for it. Its"],
-        ),
-        ([READS], [ALONE], "running", []),
-        ([READS], [ALONE], "standby", ["standby S/q: query orders reads without standby; …"]),
-        ([READS], [], "standby", ["no query with a standby is here"]),
-        ([], [], "running", ["no query is here"]),
+        (STREAM, ""),
+        (replace(STREAM, last_seq=99), "it ended at sequence 100, and ends at 99 now"),
+        (ANEW, "it was made anew at t2"),
+        (None, "it was deleted, and the rows in it are gone"),
     ],
 )
-def test_what_is_expected_and_missing(consumers, leases, expected, lines) -> None:
+def test_a_target_that_lost_rows(stream, why) -> None:
     """
-    With `expected` a problem is a query that does not run, whatever waits for it, a lease that
-    nobody holds, a pair without a standby, and that there is none.
+    A target is judged as a writer judges it. Of the query that is looked at a loss is a problem, of
+    any in the ledger a note, for that one may be no more.
     """
-    found = missing(consumers, leases, expected)
-    inspection = replace(found_at(1, 1, 1, 1), missing=tuple(found))
+    seen = Seen(PLAIN, {"S": stream} if stream else {}, {})
+    last = Committed(7, {"S": FoundStream("S", "t1", 100)})
+    asked, listed = report(), report()
+    for found, is_asked in ((asked, True), (listed, False)):
+        add_write(found, "w", last, seen, "`forget`", is_asked)
 
-    assert len(found) == len(lines)
-    assert all(line.startswith(begin) for line, begin in zip(found, lines, strict=True))
-    assert inspection.problems()[-len(found) :] == found or not found
-
-
-def found_at(last: int, deliveries: int, lag: int, committed: int) -> Inspection:
-    """A look at one of each."""
-    place = replace(position(), committed=committed, lag=lag)
-    return Inspection(
-        "",
-        "",
-        (replace(STREAM_STATE, last=last),),
-        (),
-        (replace(CONSUMER_STATE, progress=ProgressState(deliveries=deliveries, lag=lag)),),
-        CheckpointState("", "", 1, 1, (SourceState("0", "q", positions=(place,)),), 0),
-    )
-
-
-def test_rates() -> None:
-    """Two looks make rates a second: stored, delivered, read, and how the lag grows."""
-    before, now = found_at(100, 40, 60, 40), found_at(300, 90, 50, 80)
-    rated = since(now, before, 10.0, {("0", 0): 35})
-    position = rated.checkpoint.sources[0].positions[0]
-
-    assert rated.streams[0].stored_rate == 20.0
-    assert (rated.consumers[0].read_rate, rated.consumers[0].lag_rate) == (5.0, -1.0)
-    assert (position.read_rate, position.lag_rate) == (3.5, -1.0)
-
-
-def test_rates_that_cannot_be_told() -> None:
-    """
-    A stream that was made anew, a consumer that was reset or is new and a position whose lag is not
-    known have none.
-    """
-    before, now = found_at(100, 40, 60, 40), found_at(10, 3, 5, 80)
-    now = replace(now, streams=(replace(now.streams[0], created="t2"),))
-    rated = since(now, before, 1.0, {})
-    fresh = since(now, replace(before, consumers=(), streams=(), checkpoint=None), 1.0, {})
-
-    assert rated.streams[0].stored_rate is None
-    assert rated.consumers[0].read_rate is None
-    assert rated.checkpoint.sources[0].positions[0].read_rate is None
-    assert fresh.consumers[0].lag_rate is None
-    assert fresh.checkpoint == now.checkpoint
-
-
-def test_all_problems_with_their_places() -> None:
-    """Each problem says where it is."""
-    claim = claim_state(
-        2, "S", ClaimedOffset.from_json(CLAIMED), False, ServerState({"S": STREAM}, {})
-    )
-    sources = (
-        SourceState("0", "q", positions=(position(stream=ANEW),), problems=("N differs",)),
-        SourceState("1", "q", claims=(claim,)),
-    )
-    found = Inspection(
-        "", "",
-        (replace(STREAM_STATE, problems=("replica n2 is offline",)),),
-        (),
-        (replace(CONSUMER_STATE, problems=("no leader answers",)),),
-        CheckpointState("", "", 1, 1, sources, 0),
-        (LeaseState("S", "q", problems=("nobody reads",)),),
-    )  # fmt: skip
-
-    assert found.problems() == [
-        "stream S: replica n2 is offline",
-        "consumer S/q-0: no leader answers",
-        "standby S/q: nobody reads",
-        "source 0: N differs",
-        "source 0, partition 0 of S: stream was made anew",
-        "source 1, partition 2 of S: consumer is gone",
-    ]
+    assert asked.writes == [{"write": "w", "batch": 7, "stream": "S", "up_to": 100}]
+    assert (asked.notes, listed.problems) == ([], [])
+    assert asked.problems == listed.notes
+    assert len(asked.problems) == bool(why)
+    assert all(each.startswith(f"write w, stream S: {why}") for each in asked.problems)
+    assert all("`forget`" in each for each in asked.problems)

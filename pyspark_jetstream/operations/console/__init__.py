@@ -1,1 +1,0 @@
-"""Programs for operators, on a terminal or without one; one command has them all."""

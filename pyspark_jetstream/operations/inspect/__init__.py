@@ -1,0 +1,1 @@
+"""A checkpoint beside what the server says."""
