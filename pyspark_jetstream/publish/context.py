@@ -19,8 +19,7 @@ from .telemetry import Origin, Telemetry
 @dataclass(slots=True)
 class RowSignals:
     """
-    Signals between the maker of a task's rows and their publisher. They may be two threads: each
-    field is written by one of them and read by the other.
+    Word of a task's publisher to the maker of its rows, which may be another thread.
     """
 
     is_paused: Callable[[str], bool] | None = None
@@ -28,8 +27,6 @@ class RowSignals:
     Whether a subject is paused, None while none is: the publisher sets it before it asks for a
     block.
     """
-    unrecognised: int = 0
-    """Values in the rows made so far that should name a priority and do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from .lanes.lane import Lane
 from .lanes.retries import Deadlines
 from .lanes.tally import LaneTerms
 from .options import SinkOptions
-from .telemetry import Telemetry
 
 _LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
@@ -31,22 +30,14 @@ class LaneSet:
 
     Args:
         inbox: replies to the n-th lane come on `<inbox>.<n>.>`.
-        telemetry: counts their round trips.
     """
 
-    def __init__(
-        self,
-        options: SinkOptions,
-        targets: Targets,
-        inbox: str,
-        telemetry: Telemetry,
-    ) -> None:
+    def __init__(self, options: SinkOptions, targets: Targets, inbox: str) -> None:
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
         self._options = options
         self._targets = targets
         self._inbox = inbox
-        self._telemetry = telemetry
         self._places: set[int | None] = set()
         """Of the streams that have had rows."""
         window = options.window
@@ -100,22 +91,13 @@ class LaneSet:
         """Name of the stream in this place; "" where it is not known."""
         return "" if place is None else self._targets[place].name
 
-    def count_trips(self) -> None:
-        """Counts the round trips of the PubAcks since the last call."""
-        for lane, stream in zip(self.all, self._streams(), strict=True):
-            trips = lane.tally.trips
-            for rtt_s, count in trips:
-                self._telemetry.processed(rtt_s, count, stream)
-            trips.clear()
-
     def totals(self) -> list[tuple[str, dict[str, int]]]:
         """Stream and counts of each lane in this task, as `Telemetry.count` takes them."""
         found = []
-        for lane, stream in zip(self.all, self._streams(), strict=True):
+        for lane, stream in zip(self.all, self.streams, strict=True):
             tally = lane.tally
             totals = {
                 "stored" if lane is self.rows else "dead_letters": tally.acked,
-                "duplicates": tally.duplicates,
                 "retries": tally.retries,
                 "drops": tally.pushed_back if lane is self.rows else 0,
                 "ignored": tally.ignored,
@@ -123,12 +105,8 @@ class LaneSet:
             found.append((stream, totals))
         return found
 
-    def lately(self) -> list[tuple[str, int]]:
-        """Stream of each lane, and how many of its publishes have no PubAck."""
-        counts = [lane.unanswered for lane in self.all]
-        return list(zip(self._streams(), counts, strict=True))
-
-    def _streams(self) -> list[str]:
+    @property
+    def streams(self) -> list[str]:
         """Of each lane the name of its stream; "" where there are several."""
         own = self.stream(next(iter(self._places))) if len(self._places) == 1 else ""
         return [own, ""]

@@ -54,8 +54,6 @@ class Metric(NamedTuple):
     kind: Literal["gauge", "counter", "histogram"]
     labels: Labels
     doc: str
-    per_unit: int = 1
-    """Divisor from the stored unit to the displayed one."""
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, in seconds."""
 
@@ -69,112 +67,62 @@ METRICS: Final[dict[str, Metric]] = {}
 """Every metric of writes, by name."""
 
 
-def _row(metric: Metric) -> Metric:
+def _row(
+    kind: Literal["gauge", "counter", "histogram"], name: str, labels: str, doc: str
+) -> Metric:
     """Puts a metric into its table."""
-    METRICS[metric.name] = metric
+    buckets = tuple(0.0005 * 2**n for n in range(20)) if kind == "histogram" else ()
+    metric = METRICS[name] = Metric(name, kind, tuple(labels.split()), doc, buckets)
     return metric
 
 
-def _counter(name: str, labels: str, doc: str, per_unit: int = 1) -> Metric:
-    return _row(Metric(name, "counter", tuple(labels.split()), doc, per_unit))
-
-
-def _gauge(name: str, labels: str, doc: str) -> Metric:
-    return _row(Metric(name, "gauge", tuple(labels.split()), doc))
-
-
-def _histogram(name: str, labels: str, first_s: float, doc: str) -> Metric:
-    buckets = tuple(first_s * 2**n for n in range(20))
-    return _row(Metric(name, "histogram", tuple(labels.split()), doc, MICRO, buckets))
-
-
-QUEUE = _gauge(
+QUEUE = _row(
+    "gauge",
     "jetstream_publish_queue_total",
     "subject priority stream",
     "Rows that wait to be published.",
 )
-QUEUE_LIMIT = _gauge(
-    "jetstream_publish_queue_limit_total",
-    "",
-    "Rows that may wait to be published.",
-)
-LIMIT = _gauge(
-    "jetstream_publish_concurrency_limit_total",
-    "",
-    "Publishes that may be without a PubAck.",
-)
-ITEMS = _gauge(
-    "jetstream_publish_concurrency_items_total",
-    "priority stream",
-    "Publishes that are without a PubAck.",
-)
-REJECTED = _counter(
+REJECTED = _row(
+    "counter",
     "jetstream_publish_rejected_total",
     "subject reason priority stream",
     "Rows that were shed.",
 )
-QUEUE_TIME = _histogram(
+QUEUE_TIME = _row(
+    "histogram",
     "jetstream_publish_queue_time_seconds",
     "subject priority stream",
-    0.0005,
     "How long rows waited to be published.",
 )
-PROCESSING_TIME = _histogram(
-    "jetstream_publish_processing_time_seconds",
-    "priority stream",
-    0.001,
-    "From a publish to its PubAck.",
-)
-THROTTLED = _counter(
+THROTTLED = _row(
+    "counter",
     "jetstream_producer_throttled_times",
     "reason subject stream",
     "Milliseconds in which the subject was paused.",
 )
-RATE_LIMIT = _counter(
+RATE_LIMIT = _row(
+    "counter",
     "jetstream_publish_rate_limit_count",
     "limiter reason subject stream",
     "Limits of publishing that an operator, the server or the writer itself has set.",
 )
-OUTCOMES = _counter(
+OUTCOMES = _row(
+    "counter",
     "jetstream_publish_outcomes_total",
     "status stream",
     "Publishes by what became of them. Those that were pushed back or ignored are sent again.",
 )
-DEAD_LETTER = _counter(
+DEAD_LETTER = _row(
+    "counter",
     "jetstream_publish_dead_letter_total",
     "reason priority stream",
     "Rows that were stored as dead letters.",
 )
-DROPPED = _counter(
-    "jetstream_publish_dropped_total",
-    "reason priority stream",
-    "Rows that were dropped.",
-)
-RETRIES = _counter(
+RETRIES = _row(
+    "counter",
     "jetstream_publish_retries_total",
-    "reason priority stream",
+    "stream",
     "Publishes that were sent again.",
-)
-DUPLICATES = _counter(
-    "jetstream_publish_duplicates_total",
-    "reason priority stream",
-    "Publishes that the stream had already, by their message id.",
-)
-BLOCKED = _counter(
-    "jetstream_publish_blocked_seconds_total",
-    "cause",
-    "Seconds in which the writer took no rows from Spark.",
-    MICRO,
-)
-UNRECOGNISED = _counter(
-    "jetstream_publish_priority_unrecognised_total",
-    "",
-    "Values that should name a priority and do not; they are taken for normal.",
-)
-INVALID_COMMANDS = _counter(
-    "jetstream_producer_throttle_commands_invalid_total",
-    "",
-    "Messages on the throttle's control subject that said nothing defined.",
 )
 
 
@@ -280,22 +228,12 @@ class MetricsSnapshot:
             words.append(f"{status}={count}")
         for metric in METRICS.values():
             (value, *_) = self.total(metric.name)
-            if metric.kind != "counter" or metric is OUTCOMES or not value:
-                continue
-            name = metric.name.split("_", 2)[2].removesuffix("_total").removesuffix("_seconds")
-            if metric is THROTTLED:
-                words.append(f"throttled_ms={value}")
-            elif metric.per_unit == 1:
-                words.append(f"{name}={value}")
-            else:
-                words.append(f"{name}_s={value / metric.per_unit:.3f}")
-        for name, metric in (("queued", QUEUE_TIME), ("rtt", PROCESSING_TIME)):
-            series = self.total(metric.name)
-            if any(series):
-                words += [
-                    f"{name}_p{percent}_s<={_quantile(metric, series, percent / 100):.4g}"
-                    for percent in (50, 99)
-                ]
+            if metric.kind == "counter" and metric is not OUTCOMES and value:
+                name = metric.name.split("_", 2)[2].removesuffix("_total")
+                words.append(f"{'throttled_ms' if metric is THROTTLED else name}={value}")
+        series = self.total(QUEUE_TIME.name)
+        if any(series):
+            words += [f"queued_p{p}_s<={_quantile(series, p / 100):.4g}" for p in (50, 99)]
         return " ".join(words) or "nothing counted"
 
     def as_json(self) -> dict[str, Any]:
@@ -338,19 +276,19 @@ class Counting:
     def _series(self, metric: Metric, labels: Labels) -> list[int]:
         return self._values[metric.name].setdefault(labels, [0] * metric.width)
 
-    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
-        self._series(metric, labels)[0] = value
+    def _add(self, metric: Metric, labels: Labels, count: int) -> None:
+        if count:
+            self._series(metric, labels)[0] += count
 
-    def _observe(self, metric: Metric, labels: Labels, seconds: float, count: int = 1) -> None:
-        """Adds `count` observations of this duration to a histogram."""
-        series = self._series(metric, labels)
-        series[bisect_left(metric.buckets, seconds)] += count
+    def _waited(self, labels: Labels, seconds: float, count: int) -> None:
+        """Adds `count` observations of this duration to `QUEUE_TIME`."""
+        series = self._series(QUEUE_TIME, labels)
+        series[bisect_left(QUEUE_TIME.buckets, seconds)] += count
         series[-1] += round(seconds * count * MICRO)
 
 
 _VALUES: Final = {
-    "status": ("success", "pushed_back", "ignored", "rejected", "bypassed"),
-    "cause": ("queue", "throttle", "frozen"),
+    "status": ("success", "pushed_back", "ignored", "rejected", "bypassed", "dropped"),
     "priority": tuple(priority.label for priority in Priority),
     "limiter": tuple(source.value for source in PausedBy),
 }
@@ -360,7 +298,7 @@ _SHED: Final = (
     "Rejected",
 )  # fmt: skip
 _REASONS: Final = {
-    **dict.fromkeys((REJECTED.name, DEAD_LETTER.name, DROPPED.name), _SHED),
+    **dict.fromkeys((REJECTED.name, DEAD_LETTER.name), _SHED),
     **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
 }
 _CLOSED: Final = {
@@ -383,8 +321,6 @@ def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
         if metric.kind == "histogram":
             continue
         known = _VALUES | {"reason": _REASONS.get(metric.name, ("",))}
-        if metric in (RETRIES, DUPLICATES):  # theirs cannot be told
-            known = known | {"priority": ("",)}
         for labels in product(*(known.get(label, ("",)) for label in metric.labels)):
             yield metric.name, labels, (0,)
 
@@ -393,10 +329,10 @@ ZEROS: Final = MetricsSnapshot.of(_zeros())
 """Every count and state before anything has happened; of labels that are open there is none."""
 
 
-def _quantile(metric: Metric, series: Sequence[int], share: float) -> float:
-    """The bound of the bucket in which so many of all are reached."""
+def _quantile(series: Sequence[int], share: float) -> float:
+    """The bound of the bucket of `QUEUE_TIME` in which so many of all are reached."""
     counts = list(accumulate(series[:-1]))
-    return (*metric.buckets, math.inf)[bisect_left(counts, share * counts[-1])]
+    return (*QUEUE_TIME.buckets, math.inf)[bisect_left(counts, share * counts[-1])]
 
 
 def _series_of(metric: Metric, said: Any) -> list[Any]:

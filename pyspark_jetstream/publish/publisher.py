@@ -41,7 +41,7 @@ from ..errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from ..outbox.admission import QUEUE_ROWS, Admission, Leaving, queue_rows
+from ..outbox.admission import QUEUE_ROWS, Admission, Leaving
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
@@ -52,7 +52,7 @@ from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
-from .telemetry import Cause, Reporter, Watchdog
+from .telemetry import Reporter, Watchdog
 
 logger = get_logger(__name__)
 
@@ -107,7 +107,7 @@ class Publisher:
         self._inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
-        self.lanes = LaneSet(options, context.targets, self._inbox, context.telemetry)
+        self.lanes = LaneSet(options, context.targets, self._inbox)
         """Of rows, and of what goes elsewhere."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
         """Sends frames and reads replies."""
@@ -197,10 +197,10 @@ class Publisher:
         )
         said = [f"rows in the queue: {counts or 'none'}"]
         said += self.pauses.reasons(self.admission.subjects(), now)
-        for (stream, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
-            if in_flight:
-                where = f" to stream '{stream}'" if stream else ""
-                said.append(f"{in_flight} publishes{where} have no PubAck (window {lane.limit})")
+        for stream, lane in zip(self.lanes.streams, self.lanes.all, strict=True):
+            if lane.unanswered:
+                to = f" to stream '{stream}'" if stream else ""
+                said.append(f"{lane.unanswered} publishes{to} have no PubAck (window {lane.limit})")
         left_s = min((lane.give_up_at for lane in self.lanes.all), default=math.inf) - now
         if left_s < math.inf:
             when = (
@@ -274,18 +274,10 @@ class Publisher:
             self._unreleased += self.admission.offer(block, self._now(), self.lanes.load())
 
     def _has_room(self, now: float) -> bool:
-        """Whether the next block may come; why not is counted."""
+        """Whether the next block may come."""
         if self._unreleased or not self.lanes.letters.wants_rows:
             return False
-        has_room = self.admission.wants_rows(now, self.lanes.load())
-        self._context.telemetry.wants_rows(None if has_room else self._cause(), now)
-        return has_room
-
-    def _cause(self) -> Cause:
-        """Cause of the lack of room."""
-        if self.admission.is_held_full:
-            return "throttle"
-        return "frozen" if self.lanes.rows.is_frozen else "queue"
+        return self.admission.wants_rows(now, self.lanes.load())
 
     def _take_next(self) -> Messages | None:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
@@ -370,7 +362,6 @@ class Publisher:
             self.sender.connection.check(self._now(), options.window.ack_timeout_s)
         if is_news:
             self.pauses.throttle.acked()
-        lanes.count_trips()
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)
@@ -404,20 +395,12 @@ class Publisher:
         The last one may be lost with its connection: what it says is in the task's result, too.
         """
         options, telemetry, lanes = self._context.options, self._context.telemetry, self.lanes
-        now, load = self._now(), lanes.load()
-        lanes.count_trips()
+        now = self._now()
         for number, (stream, totals) in enumerate(lanes.totals()):
             telemetry.count(totals, stream, number)
-        telemetry.count(
-            {
-                "rejected": self.shedding.rejected,
-                "invalid": self.pauses.throttle.invalid,
-                "unrecognised": self._context.signals.unrecognised,
-            }
-        )
+        telemetry.count({"rejected": self.shedding.rejected})
         telemetry.paused(self.pauses.throttle, now)
-        queue = queue_rows(options.rules.queue_size)
-        telemetry.state(self.admission.messages(), lanes.lately(), load.limit, queue, lanes.stream)
+        telemetry.waiting(self.admission.messages(), lanes.stream)
         subject = options.metrics.metrics_subject
         if subject is None:
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,7 @@ from ..outbox.throttling.throttle import PausedBy, Throttle
 from ..sanitize import get_logger
 from ..subjects import REST
 from . import metrics
-from .metrics import MICRO, UNKNOWN, Bounded, Counting, Labels, Metric, MetricsSnapshot, Report
+from .metrics import UNKNOWN, Bounded, Counting, Labels, Metric, MetricsSnapshot, Report
 
 logger = get_logger(__name__)
 
@@ -34,9 +34,6 @@ _STALLED_S: Final = 10.0
 
 REPORT_S: Final = 5.0
 """Time between two reports."""
-
-Cause = Literal["queue", "throttle", "frozen"]
-"""Why a writer takes no rows from Spark."""
 
 
 class Origin(NamedTuple):
@@ -55,13 +52,10 @@ _STREAM: Final = "stream"
 TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "stored": (metrics.OUTCOMES, ("success", _STREAM)),
     "dead_letters": (metrics.OUTCOMES, ("bypassed", "")),
-    "duplicates": (metrics.DUPLICATES, ("", "", _STREAM)),
-    "retries": (metrics.RETRIES, ("", "", _STREAM)),
+    "retries": (metrics.RETRIES, (_STREAM,)),
     "drops": (metrics.OUTCOMES, ("pushed_back", _STREAM)),
     "ignored": (metrics.OUTCOMES, ("ignored", _STREAM)),
     "rejected": (metrics.OUTCOMES, ("rejected", "")),
-    "invalid": (metrics.INVALID_COMMANDS, ()),
-    "unrecognised": (metrics.UNRECOGNISED, ()),
 }
 """
 The totals of a lane or of the whole writer, with the metric, and its labels, that each counts for.
@@ -95,7 +89,6 @@ class Telemetry(Counting):
         self._route = Bounded(_MAX_ROUTES)
         self._totals: dict[int, Mapping[str, int]] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
-        self._blocked: tuple[Cause, float] | None = None
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.snapshot().summary()}>"
@@ -112,19 +105,15 @@ class Telemetry(Counting):
         waits = pc.subtract(now, since)
         runs, places = _runs(waits), pc.unique(messages.targets).to_pylist()
         if not self._routes.patterns and messages.priorities is None and len(places) == 1:
-            self._waited(runs, UNKNOWN, Priority.NORMAL, streams(places[0]))
+            for seconds, count in runs:
+                labels = UNKNOWN, Priority.NORMAL.label, streams(places[0])
+                self._waited(labels, seconds, count)
             return
         for place, route, priority, rows in self._groups(messages):
             # Rows of a block came at one time.
             own = [(runs[0][0], len(rows))] if len(runs) == 1 else _runs(waits.take(rows))
-            self._waited(own, route, priority, streams(place))
-
-    def _waited(
-        self, runs: Iterable[tuple[float, int]], route: str, priority: Priority, stream: str
-    ) -> None:
-        labels = route, priority.label, stream
-        for seconds, rows in runs:
-            self._observe(metrics.QUEUE_TIME, labels, seconds, rows)
+            for seconds, count in own:
+                self._waited((route, priority.label, streams(place)), seconds, count)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, streams: Streams) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
@@ -135,14 +124,10 @@ class Telemetry(Counting):
             if are_kept:
                 self._letters.append((reason, priority, stream, count))
             else:
-                self._add(metrics.DROPPED, (reason, priority.label, stream), count)
+                self._add(metrics.OUTCOMES, ("dropped", stream), count)
 
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
-
-    def processed(self, rtt_s: float, count: int, stream: str) -> None:
-        """PubAcks came of publishes that were sent together, once each."""
-        self._observe(metrics.PROCESSING_TIME, ("", stream), rtt_s, count)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -155,13 +140,6 @@ class Telemetry(Counting):
             subject = filter if filter == REST else self._route(filter or UNKNOWN)
             self._add(metrics.THROTTLED, (reason.name, subject, stream), ms)
             self._add(metrics.RATE_LIMIT, (limiter.value, reason.name, subject, stream), met)
-
-    def wants_rows(self, cause: Cause | None, now: float) -> None:
-        """Why no row is asked for now; None when one is."""
-        if self._blocked is not None:
-            why, since = self._blocked
-            self._add(metrics.BLOCKED, (why,), round((now - since) * MICRO))
-        self._blocked = None if cause is None else (cause, now)
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
@@ -197,32 +175,13 @@ class Telemetry(Counting):
             if stored < maximum:
                 self._letters.appendleft((reason, priority, stream, maximum - stored))
 
-    def state(
-        self,
-        waiting: Iterable[Messages],
-        lanes: Iterable[tuple[str, int]],
-        limit: int,
-        queue_limit: int,
-        streams: Streams,
-    ) -> None:
-        """What there is now: rows that wait, and what lanes have on the wire."""
-        for metric in (metrics.QUEUE, metrics.ITEMS):
-            for series in self._values[metric.name].values():
-                series[0] = 0
-        for messages in waiting:
+    def waiting(self, blocks: Iterable[Messages], streams: Streams) -> None:
+        """The rows that wait now."""
+        for series in self._values[metrics.QUEUE.name].values():
+            series[0] = 0
+        for messages in blocks:
             for place, route, priority, rows in self._groups(messages):
-                self._more(metrics.QUEUE, (route, priority.label, streams(place)), len(rows))
-        for stream, in_flight in lanes:
-            self._more(metrics.ITEMS, ("", stream), in_flight)
-        self._set(metrics.LIMIT, (), limit)
-        self._set(metrics.QUEUE_LIMIT, (), queue_limit)
-
-    def _add(self, metric: Metric, labels: Labels, count: int) -> None:
-        if count:
-            self._series(metric, labels)[0] += count
-
-    def _more(self, gauge: Metric, labels: Labels, value: int) -> None:
-        self._series(gauge, labels)[0] += value
+                self._add(metrics.QUEUE, (route, priority.label, streams(place)), len(rows))
 
 
 class Reporter:

@@ -75,13 +75,6 @@ class Task:
         return Origin(producer_id, self.name.write, self.name.batch, query)
 
 
-def built(builder: MessageBuilder, signals: RowSignals, batch: pa.RecordBatch) -> Messages:
-    """The messages of a batch, and word of what is wrong with their priorities."""
-    messages = builder.build(batch)
-    signals.unrecognised = builder.unrecognised
-    return messages
-
-
 class TaskAttempt:
     """
     One attempt of a task under the ledger.
@@ -118,8 +111,7 @@ class TaskAttempt:
             moves: whether rows may go to other subjects than in earlier attempts (`reroutes`).
         """
         task = self._task
-        blocks = (built(self._builder, self._signals, batch) for batch in batches)
-        first = next(filter(len, blocks), None)
+        first = next(filter(len, map(self._builder.build, batches)), None)
         if first is None:  # the mapping loses all of its rows
             return Written(self._builder.rows, 0, 0, 0, lost=self._builder.lost)
         new = self._new_targets(first)
@@ -190,8 +182,7 @@ class TaskAttempt:
         recovery: Recovery | None,
     ) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
-        blocks = (built(self._builder, self._signals, batch) for batch in batches)
-        for messages in chain([first], blocks):
+        for messages in chain([first], map(self._builder.build, batches)):
             new = self._new_targets(messages)
             if new:
                 ledger = Ledger(JetStream(self._streams.client))

@@ -36,7 +36,7 @@ from ..publish.options import RowOptions, SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, TaskReport, built
+from .attempt import Task, TaskAttempt, TaskReport
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskName
@@ -99,7 +99,7 @@ def write_task(
     with closing(streams):
         if not options.ledger:
             telemetry = report.telemetry
-            messages = (built(builder, signals, batch) for batch in batches)
+            messages = map(builder.build, batches)
             # Its lookups may use the task's own connection: no PubAck comes there yet.
             first = list(islice(messages, 1))
             streams.publishing = True
@@ -113,6 +113,11 @@ def write_task(
             outcome = attempt.run(iter(batches), reroutes is not None)
         if outcome is not None:
             report.left_out.update(builder.left_out)
+    if builder.unrecognised:
+        logger.warning(
+            "%d values name no priority (critical, normal, non-critical) and count as normal",
+            builder.unrecognised,
+        )
     if reroutes is not None and reroutes.rows:
         logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
     return outcome

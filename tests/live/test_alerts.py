@@ -103,14 +103,8 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
         {(9, "DeadLetters"): [], (12, "DeadLetters"): [{"query": WRITES, "stream": "S"}]},
     ),
     "rows are dropped": (
-        {f'jetstream_publish_dropped_total{{{LABELS}, priority="normal"}}': "0x10 3x30"},
-        {(9, "RowsDropped"): [],
-         (12, "RowsDropped"): [{"query": WRITES, "reason": "R", "stream": "S"}]},
-    ),
-    "a write that is frozen, and one whose queue is full": (
-        {'jetstream_publish_blocked_seconds_total{query="a", cause="frozen"}': "0+50x40",
-         'jetstream_publish_blocked_seconds_total{query="b", cause="queue"}': "0+60x40"},
-        {(5, "WriterFrozen"): [], (30, "WriterFrozen"): [{"query": "a"}]},
+        {outcomes(WRITES, "dropped"): "0x10 3x30", outcomes("other", "pushed_back"): "0x10 3x30"},
+        {(9, "RowsDropped"): [], (12, "RowsDropped"): [{"query": WRITES, "stream": "S"}]},
     ),
     "a server that stores nothing, one that now and then refuses, and a stream that is full": (
         {outcomes("silent", "pushed_back"): "0x10 0+9x30",

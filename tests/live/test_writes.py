@@ -139,20 +139,18 @@ def test_a_finished_task_is_not_written_again(js, ledger, options, new_stream):
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_a2_priorities_that_are_none_are_counted(js, ledger, options, new_stream, exactly_once):
-    """
-    A2: values that should name a priority and do not are in the task's metrics, and so in the
-    driver's line.
-    """
-    name, telemetry = new_stream(), Telemetry()
+def test_a2_priorities_that_are_none_are_said(
+    js, ledger, options, new_stream, exactly_once, caplog
+):
+    """A2: the task's log says how many values should name a priority and do not."""
+    name = new_stream()
     batches = rows(name, 300, priority=lambda row: "high" if row % 3 == 0 else "critical")
     options = replace(options, ledger=exactly_once)
-    written = write(options, TaskName(f"qu{exactly_once}", 0, 0), batches, telemetry=telemetry)
+    written = write(options, TaskName(f"qu{exactly_once}", 0, 0), batches)
 
     assert written.acked == 300
-    found = telemetry.snapshot()
-    assert found.total("jetstream_publish_priority_unrecognised_total") == (100,)
-    assert "priority_unrecognised=100" in found.summary()
+    (line,) = (each.message for each in caplog.records if "priority" in each.message)
+    assert line.startswith("100 values name no priority")
 
 
 def test_a_truncated_input_does_not_finish_a_task(js, ledger, options, new_stream):

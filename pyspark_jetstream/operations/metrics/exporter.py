@@ -16,7 +16,7 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, NotConnectedError
-from ...publish.metrics import METRICS, ZEROS, MetricsSnapshot, Report
+from ...publish.metrics import METRICS, MICRO, ZEROS, MetricsSnapshot, Report
 from ...sanitize import get_logger
 from .readers import READERS, Reader, readers
 from .reports import Reports, Series
@@ -148,19 +148,19 @@ def families(
         if metric.kind == "gauge":
             gauge = core.GaugeMetricFamily(metric.name, metric.doc, labels=labels)
             for values, (value,), _ in rows:
-                gauge.add_metric(values, value / metric.per_unit)
+                gauge.add_metric(values, value)
             yield gauge
         elif metric.kind == "counter":
             counter = core.CounterMetricFamily(metric.name, metric.doc, labels=labels)
             for values, (value,), since in rows:
-                counter.add_metric(values, value / metric.per_unit, created=since)
+                counter.add_metric(values, value, created=since)
             yield counter
         else:
             bounds = [*map(str, metric.buckets), "+Inf"]
             histogram = core.HistogramMetricFamily(metric.name, metric.doc, labels=labels)
             for values, (*counts, sum_), since in rows:
                 buckets = list(zip(bounds, accumulate(counts), strict=True))
-                histogram.add_metric(values, buckets, sum_ / metric.per_unit)
+                histogram.add_metric(values, buckets, sum_ / MICRO)
                 if since is not None:
                     named = dict(zip(labels, values, strict=True))
                     histogram.add_sample(f"{metric.name}_created", named, since)

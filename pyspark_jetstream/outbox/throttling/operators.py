@@ -66,7 +66,7 @@ class Operators:
         self._sent: dict[str, None] = {}
         self._began = self._until = -math.inf
         self._patience_s = patience_s
-        self._is_told = False  # that there is no room for more filters
+        self._is_told = False  # that something was left out
 
     def __repr__(self) -> str:
         return f"<Operators on {self.listens[1]}, {self.throttle!r}>"
@@ -117,8 +117,8 @@ class Operators:
         """
         try:
             said = understand(data)
-        except ValueError:
-            self.throttle.invalid += 1
+        except ValueError as error:
+            self._leave_out(error)
             return None
         match said:
             case Active():
@@ -131,7 +131,7 @@ class Operators:
                 return self.writer._replace(subjects=tuple(sent), throttled=throttled).encode()
             case ThrottleProducer():
                 return self._command(said, now)
-        self.throttle.invalid += 1  # an answer, where a command was expected
+        self._leave_out("it is an answer, and no command")
         return None
 
     def _command(self, said: ThrottleProducer, now: float) -> bytes | None:
@@ -140,12 +140,15 @@ class Operators:
         try:
             self.throttle.table.command(said, now)
         except TooManyFiltersError as error:
-            self.throttle.invalid += 1
-            if not self._is_told:
-                logger.warning(
-                    "the pause of '%s' is refused and gets no receipt. Further ones are refused"
-                    " without a warning: %s", said.subject, error,
-                )  # fmt: skip
-            self._is_told = True
+            self._leave_out(f"the pause of '{said.subject}' is refused: {error}")
             return None
         return Receipt(said.request_id, self.writer.producer_id).encode()
+
+    def _leave_out(self, why: object) -> None:
+        """Says once of a writer that somebody spoke in vain."""
+        if not self._is_told:
+            logger.warning(
+                "what somebody says on '%s' counts for nothing and gets no receipt: %.300s. More"
+                " of that kind is left out without a warning", self.listens[0], why,
+            )  # fmt: skip
+        self._is_told = True

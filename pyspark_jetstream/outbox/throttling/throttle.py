@@ -54,8 +54,6 @@ class Throttle:
     def __init__(self) -> None:
         self.table = PauseTable()
         self.refusals = Refusals()
-        self.invalid = 0
-        """Messages on the control subject that said nothing defined."""
 
     def __repr__(self) -> str:
         return f"<Throttle {self.table!r} {self.refusals!r}>"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -114,15 +114,6 @@ class Flight:
         self._sendings.append(_Sending(self.next, end, now))
         self.next = end
         self.nbytes += nbytes
-
-    def trips(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Number of these ordinals that were sent together, and the time."""
-        for run in self._sendings:
-            if run.first >= end:
-                break
-            count = min(run.end, end) - max(run.first, start)
-            if count > 0:
-                yield count, run.at
 
     def drop_sendings(self, now: float, after_s: float) -> list[tuple[int, float]]:
         """

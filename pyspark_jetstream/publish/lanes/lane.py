@@ -27,8 +27,8 @@ on the wire: if the server drops *a* but stores *b* that was sent behind it, the
 
 **Overload.** `Window` is how many may be in flight. It hears of PubAcks and of push-backs: 429,
 resources, limits, silence. It hears nothing of what fails without a word about load: no responders,
-a broken connection, an id in process. Round trips of publishes that were sent again do not count:
-which sending their PubAck answers cannot be told (Karn's rule).
+a broken connection, an id in process. PubAcks of publishes that were sent again do not count: which
+sending they answer cannot be told (Karn's rule).
 """
 
 from __future__ import annotations
@@ -121,11 +121,6 @@ class Lane:
     def bytes_in_flight(self) -> int:
         """Bytes of the publishes that were sent and are not stored, those that wait included."""
         return self._flight.nbytes
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the lane sends no new message until the refused and lost ones are settled."""
-        return len(self._again) > 0
 
     @property
     def wants_rows(self) -> bool:
@@ -297,11 +292,11 @@ class Lane:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
         if not len(self._again) and flight.follows(ordinals):
-            self._sample(flight.low, flight.low + fresh, now)
+            self._widen(flight.low, fresh)
             flight.advance(fresh)
         else:
             if ordinals:  # one stands for all: acks out of order are those of several streams
-                self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
+                self._widen(ordinals[-1], fresh)
             fresh = self._finish(ordinals)
         self.tally.acked += fresh
         if duplicates:
@@ -309,14 +304,10 @@ class Lane:
         if fresh:
             self._again.succeed()
 
-    def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
-        """Tells the limit of the PubAcks of these ordinals, unless they were sent again."""
-        if start in self._again or not self._flight.is_outstanding(start):
-            return
-        in_flight = self.in_flight
-        for count, at in self._flight.trips(start, end):
-            self.tally.trips.append((now - at, weight or count))
-            self.terms.window.acked(weight or count, in_flight)
+    def _widen(self, ordinal: int, count: int) -> None:
+        """Tells the window of PubAcks, one of them of this ordinal, unless it was sent again."""
+        if ordinal not in self._again and self._flight.is_outstanding(ordinal):
+            self.terms.window.acked(count, self.in_flight)
 
     def _finish(self, ordinals: Iterable[int]) -> int:
         """Finishes ordinals, in any order; the number of those that were not finished before."""

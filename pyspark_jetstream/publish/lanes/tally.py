@@ -32,8 +32,6 @@ class Tally:
     The streams that stored messages of the lane, as PubAcks name them, each with the sequence of
     the one that was acknowledged last; duplicates do not count. Not to clear.
     """
-    trips: list[tuple[float, int]] = field(default_factory=list)
-    """Round trips, in seconds, and of how many publishes."""
     pushed_back: int = 0
     """Number of push-backs."""
     refusals: set[Refusal] = field(default_factory=set)

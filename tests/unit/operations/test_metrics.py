@@ -25,7 +25,7 @@ from ...kits.metrics import reports as reports_of_task
 from ...kits.seeds import SEED
 
 ACKED = "jetstream_publish_outcomes_total"
-LIMIT = "jetstream_publish_concurrency_limit_total"
+WAITING = "jetstream_publish_queue_total"
 
 
 def total_of(reports, now=0):
@@ -44,16 +44,15 @@ def report(
     """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
     counts = [
         (ACKED, ("success", ""), (acked,)),
-        (LIMIT, (), (10,)),
-        ("jetstream_publish_queue_limit_total", (), (100,)),
+        (WAITING, ("", "normal", ""), (10,)),
     ]
     return Report(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
-    """All PubAcks and the sum of the limits."""
+    """All PubAcks and the sum of what waits."""
     total = total_of(reports, now)
-    return total.total(ACKED)[0], total.total(LIMIT)[0]
+    return total.total(ACKED)[0], total.total(WAITING)[0]
 
 
 def test_a_report_comes_back_from_the_wire():
@@ -73,8 +72,7 @@ def test_a_report_comes_back_from_the_wire():
         "final": True,
         "metrics": {
             ACKED: [[["success", ""], [5]]],
-            LIMIT: [[[], [10]]],
-            "jetstream_publish_queue_limit_total": [[[], [100]]],
+            WAITING: [[["", "normal", ""], [10]]],
         },
     }
 
@@ -213,7 +211,7 @@ def test_queries_are_told_apart():
 
 def test_there_is_a_bound_to_queries(monkeypatch):
     """Where there are as many series as are told apart, new queries are one; the others go on."""
-    monkeypatch.setattr(module, "_MAX_SERIES", 5)
+    monkeypatch.setattr(module, "_MAX_SERIES", 3)
     reports = Reports()
     for producer in range(6):
         reports.take(report(producer, 1, 5, query=query(producer)), 0)
@@ -257,17 +255,16 @@ def test_a_counter_says_since_when_it_counts():
     [
         (ACKED, ("hacked", "S"), (UNKNOWN, "S")),
         ("jetstream_publish_queue_total", ("r", "y", "S"), ("r", UNKNOWN, "S")),
-        ("jetstream_publish_processing_time_seconds", ("x", "S"), (UNKNOWN, "S")),
         ("jetstream_publish_rate_limit_count", ("me", "why", "s", ""), (UNKNOWN, UNKNOWN, "s", "")),
-        ("jetstream_publish_dropped_total", ("QueueTimeout", "critical", "S" * 5000),
+        ("jetstream_publish_dead_letter_total", ("QueueTimeout", "critical", "S" * 5000),
          ("QueueTimeout", "critical", UNKNOWN)),
-        ("jetstream_publish_retries_total", ("MaxCpuUsage", "normal", ""), (UNKNOWN, "normal", "")),
-        ("jetstream_publish_blocked_seconds_total", ("me",), (UNKNOWN,)),
+        ("jetstream_publish_dead_letter_total", ("MaxCpuUsage", "normal", ""),
+         (UNKNOWN, "normal", "")),
     ],
 )  # fmt: skip
 def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
     """
-    Of statuses, reasons, modes, priorities, limiters and causes those that there are; no label
+    Of statuses, reasons, priorities and limiters those that there are; no label
     longer than a subject.
     """
     reports = Reports()
@@ -314,7 +311,7 @@ def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
     Of producers that never end, with too many series together, those silent for longest are taken
     for ended; their counts stay.
     """
-    monkeypatch.setattr(module, "_MAX_HELD", 10)
+    monkeypatch.setattr(module, "_MAX_HELD", 8)
     reports = Reports()
     for producer in range(6):
         reports.take(report(producer, 1, 5), producer)

@@ -109,13 +109,13 @@ GOOD = {
         ),
     ],
 )
-def test_b4_what_is_malformed_has_no_receipt_and_no_effect(data):
-    """B4: no receipt, so that the controller falls back; it is counted, and nothing is paused."""
+def test_b4_what_is_malformed_has_no_receipt_and_no_effect(data, caplog):
+    """B4: no receipt, so that the controller falls back; it is logged, and nothing is paused."""
     operators = writer()
     throttle = operators.throttle
 
     assert operators.heard(data, 0.0) is None
-    assert throttle.invalid == 1
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
     assert not throttle.active(0.0)
 
 

@@ -1,4 +1,4 @@
-"""What a writer counts of sendings that failed: ignored, rejected, bypassed, frozen, too late."""
+"""What a writer counts of sendings that failed: ignored, rejected, bypassed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from ...kits.lanes import (
     sent,
     terms,
 )
-from ...kits.options import rules_of
 from ...kits.world import Net, World, block, command, elsewhere, is_row
 from .test_rejected import TOO_LARGE, picky
-from .test_waits import START_S, blocked_s, world_of
+from .test_waits import START_S, world_of
 
 
 def lane_of() -> Lane:
@@ -166,37 +165,3 @@ def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
 
     assert (outcome(world, "bypassed") > 5) == may
     assert (outcome(world, "bypassed") == 0) != may
-
-
-# ── frozen ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch):
-    """
-    While something that was refused or lost is on its way again nothing new goes out: the writer
-    takes no rows for that, and says so.
-    """
-    world = world_of(monkeypatch, ack_timeout_s=2.0, rules=rules_of(queue_size=20))
-    world.supply.blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
-    world.net.on_sent = lambda each: world.clock.now >= START_S + 10
-    counts = world.run()
-
-    assert counts.acked == 4000
-    assert 5.0 < blocked_s(world, "frozen") < 20.0
-    assert blocked_s(world, "throttle") == 0
-
-
-def test_a_lane_is_frozen_until_it_is_settled():
-    """Sending is no freezing; what has to go again is, and that it goes one by one, too."""
-    lane, server = lane_of(), ModelServer()
-    lane.offer(messages(["a"] * 7))
-    frozen = [lane.is_frozen]
-    sent(lane)
-    frozen.append(lane.is_frozen)
-    lane.on_disconnect()
-    frozen.append(lane.is_frozen)
-    log = exchange(lane, server, 1.0)
-    assert log and lane.tally.acked == 7
-    frozen.append(lane.is_frozen)
-
-    assert frozen == [False, False, True, False]

@@ -42,22 +42,13 @@ def paused(*commands: tuple[str, float, float]) -> Throttle:
 
 TABLE = {
     "jetstream_publish_queue_total": ("gauge", "subject priority stream"),
-    "jetstream_publish_queue_limit_total": ("gauge", ""),
-    "jetstream_publish_concurrency_limit_total": ("gauge", ""),
-    "jetstream_publish_concurrency_items_total": ("gauge", "priority stream"),
     "jetstream_publish_rejected_total": ("counter", "subject reason priority stream"),
     "jetstream_publish_queue_time_seconds": ("histogram", "subject priority stream"),
-    "jetstream_publish_processing_time_seconds": ("histogram", "priority stream"),
     "jetstream_producer_throttled_times": ("counter", "reason subject stream"),
     "jetstream_publish_rate_limit_count": ("counter", "limiter reason subject stream"),
     "jetstream_publish_outcomes_total": ("counter", "status stream"),
     "jetstream_publish_dead_letter_total": ("counter", "reason priority stream"),
-    "jetstream_publish_dropped_total": ("counter", "reason priority stream"),
-    "jetstream_publish_retries_total": ("counter", "reason priority stream"),
-    "jetstream_publish_duplicates_total": ("counter", "reason priority stream"),
-    "jetstream_publish_blocked_seconds_total": ("counter", "cause"),
-    "jetstream_publish_priority_unrecognised_total": ("counter", ""),
-    "jetstream_producer_throttle_commands_invalid_total": ("counter", ""),
+    "jetstream_publish_retries_total": ("counter", "stream"),
 }
 """Section 8 of the design, and the counters that its other sections name."""
 
@@ -75,9 +66,8 @@ def test_names_and_labels():
     found = {m.name: (m.kind, " ".join(m.labels)) for m in METRICS.values()}
 
     assert found == TABLE
-    for name, first in (("queue", 0.0005), ("processing", 0.001)):
-        buckets = METRICS[f"jetstream_publish_{name}_time_seconds"].buckets
-        assert buckets == tuple(first * 2**n for n in range(20))
+    buckets = METRICS["jetstream_publish_queue_time_seconds"].buckets
+    assert buckets == tuple(0.0005 * 2**n for n in range(20))
 
 
 def stream(place):
@@ -91,21 +81,18 @@ def urgent(subjects, *priorities, targets=None):
     return found if targets is None else replace(found, targets=pa.array(targets, pa.int32()))
 
 
-STATE = (
+WAITING = (
     [urgent(["a.x", "a.y"], CRITICAL, CRITICAL, targets=[0, 1]), messages(["a.y", "b", "b"])],
-    [("S", 3), ("", 4), ("", 2)],
-    64,
-    9,
     stream,
 )
-"""Rows that wait, publishes without a PubAck, and how many of both there may be."""
+"""Rows that wait."""
 
 
 @pytest.mark.parametrize(
     ("call", "name", "series"),
     [
         (
-            lambda t: t.state(*STATE),
+            lambda t: t.waiting(*WAITING),
             "jetstream_publish_queue_total",
             {
                 ("a.*", "critical", "S"): 1,
@@ -113,13 +100,6 @@ STATE = (
                 ("a.*", "normal", ""): 1,
                 (UNKNOWN, "normal", ""): 2,
             },
-        ),
-        (lambda t: t.state(*STATE), "jetstream_publish_queue_limit_total", {(): 9}),
-        (lambda t: t.state(*STATE), "jetstream_publish_concurrency_limit_total", {(): 64}),
-        (
-            lambda t: t.state(*STATE),
-            "jetstream_publish_concurrency_items_total",
-            {("", "S"): 3, ("", ""): 6},
         ),
         (
             lambda t: t.shed(messages(["a.x", "a.y", "b"]), "MaxMemoryUsage", True, stream),
@@ -131,8 +111,8 @@ STATE = (
         ),
         (
             lambda t: t.shed(messages(["a.x"]), "MaxConcurrentRequests", False, stream),
-            "jetstream_publish_dropped_total",
-            {("MaxConcurrentRequests", "normal", ""): 2},
+            "jetstream_publish_outcomes_total",
+            {("dropped", ""): 2},
         ),
         (
             lambda t: t.paused(paused(("a.>", 0.64, 0.0)), 9.0),
@@ -143,11 +123,6 @@ STATE = (
             lambda t: t.paused(paused(("a.>", 0.64, 0.0), ("a.>", 0.0, 0.1)), 9.0),
             "jetstream_publish_rate_limit_count",
             {("operator", "TopicProduceQuotaExceeded", "a.>", ""): 2},
-        ),
-        (
-            lambda t: (t.wants_rows("throttle", 1.0), t.wants_rows(None, 2.25)),
-            "jetstream_publish_blocked_seconds_total",
-            {("throttle",): 2_500_000},
         ),
     ],
 )
@@ -162,11 +137,10 @@ def test_each_call_moves_its_series(call, name, series):
 
 def test_gauges_that_are_over_are_zero():
     """What waits no more is not left standing."""
-    found = counted(lambda t: t.state(*STATE), lambda t: t.state([], [], 64, 9, stream))
+    found = counted(lambda t: t.waiting(*WAITING), lambda t: t.waiting([], stream))
 
-    for name in ("queue_total", "concurrency_items_total"):
-        values = found.values[f"jetstream_publish_{name}"].values()
-        assert set(values) == {(0,)} and len(values) > 1
+    values = found.values["jetstream_publish_queue_total"].values()
+    assert set(values) == {(0,)} and len(values) > 1
 
 
 def test_everything_begins_at_zero():
@@ -180,20 +154,17 @@ def test_everything_begins_at_zero():
         name for name, metric in METRICS.items() if metric.kind != "histogram"
     }
     assert {values for *_, values in ZEROS} == {(0,)}
-    for status in ("success", "pushed_back", "ignored", "rejected", "bypassed"):
+    for status in ("success", "pushed_back", "ignored", "rejected", "bypassed", "dropped"):
         assert ("jetstream_publish_outcomes_total", status, "") in labels
     for reason in Reason:
         assert ("jetstream_producer_throttled_times", reason.name, "", "") in labels
         for limiter in ("operator", "server"):
             assert ("jetstream_publish_rate_limit_count", limiter, reason.name, "", "") in labels
-    for cause in ("queue", "throttle", "frozen"):
-        assert ("jetstream_publish_blocked_seconds_total", cause) in labels
     reasons = ("MaxConcurrentRequests", "MaxMemoryUsage", "QueueTimeout", "Rejected")
     for reason, priority in product(reasons, ("critical", "normal", "noncritical")):
-        assert ("jetstream_publish_dropped_total", reason, priority, "") in labels
         assert ("jetstream_publish_dead_letter_total", reason, priority, "") in labels
         assert ("jetstream_publish_rejected_total", "", reason, priority, "") in labels
-    assert ("jetstream_publish_retries_total", "", "", "") in labels
+    assert ("jetstream_publish_retries_total", "") in labels
 
 
 SECONDS = [0.0, 0.0001, 0.0005, 0.00051, 0.001, 0.0011, 0.128, 0.1281, 262.144, 262.2, 9999.0]
@@ -201,25 +172,18 @@ SECONDS = [0.0, 0.0001, 0.0005, 0.00051, 0.001, 0.0011, 0.128, 0.1281, 262.144, 
 
 def test_buckets_end_at_their_bounds():
     """
-    A time falls into the first bucket whose bound it does not exceed, of rows in the queue as of
-    round trips; the sum is exact to a microsecond.
+    A time falls into the first bucket whose bound it does not exceed; the sum is exact to a
+    microsecond.
     """
     since = pa.array([-each for each in SECONDS] * 2, pa.float64())
     rows = messages(["b"] * len(since))
-    found = counted(
-        lambda t: t.sent(rows, since, stream, 0.0),
-        lambda t: [t.processed(each, 2, "") for each in SECONDS],
-    )
+    found = counted(lambda t: t.sent(rows, since, stream, 0.0))
 
-    for name in (
-        "jetstream_publish_queue_time_seconds",
-        "jetstream_publish_processing_time_seconds",
-    ):
-        (counts,) = found.values[name].values()
-        buckets = METRICS[name].buckets
-        places = Counter(sum(bound < each for bound in buckets) for each in SECONDS)
-        assert list(counts[:-1]) == [2 * places[place] for place in range(21)]
-        assert counts[-1] == round(2 * sum(SECONDS) * 1e6)
+    name = "jetstream_publish_queue_time_seconds"
+    (counts,) = found.values[name].values()
+    places = Counter(sum(bound < each for bound in METRICS[name].buckets) for each in SECONDS)
+    assert list(counts[:-1]) == [2 * places[place] for place in range(21)]
+    assert counts[-1] == round(2 * sum(SECONDS) * 1e6)
     nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), stream, 0.0))
     assert nothing.total("jetstream_publish_queue_time_seconds") == (0,) * 22
 
@@ -321,14 +285,14 @@ def test_a_snapshot_does_not_change():
 def test_what_ends_has_no_gauges():
     """Of a producer that has ended all stays that was counted, and nothing that was a state."""
     found = counted(
-        lambda t: t.state(*STATE),
+        lambda t: t.waiting(*WAITING),
         lambda t: t.count({"stored": 5}),
-        lambda t: t.processed(0.1, 5, ""),
+        lambda t: t.sent(messages(["b"]), pa.array([0.0, 0.0]), stream, 1.0),
     ).ended()
 
     assert set(found.values) == {
         "jetstream_publish_outcomes_total",
-        "jetstream_publish_processing_time_seconds",
+        "jetstream_publish_queue_time_seconds",
     }
 
 
@@ -348,7 +312,7 @@ def test_what_ends_has_no_gauges():
         {"jetstream_publish_outcomes_total": [[["success", ""], [1, 2]]]},
         {"jetstream_publish_outcomes_total": [[["success", ""], [10**400]]]},
         {"jetstream_publish_outcomes_total": [[["\ud800", ""], [1]]]},
-        {"jetstream_publish_processing_time_seconds": [[["", ""], [1]]]},
+        {"jetstream_publish_queue_time_seconds": [[["", "", ""], [1]]]},
     ],
 )
 def test_what_is_no_snapshot(said):
@@ -375,18 +339,15 @@ def test_summary():
             series("publish_outcomes_total", ("success", "S"), 980),
             series("publish_outcomes_total", ("success", "T"), 10),
             series("publish_outcomes_total", ("pushed_back", ""), 10),
-            series("publish_retries_total", ("", "", ""), 10),
+            series("publish_retries_total", ("",), 10),
             series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>", ""), 640),
-            series("publish_blocked_seconds_total", ("queue",), 500_000),
-            series("publish_blocked_seconds_total", ("throttle",), 250_000),
             series("publish_queue_time_seconds", ("", "", ""), *[0.0004] * 98, 0.9, 0.9),
-            series("publish_processing_time_seconds", ("", ""), 999.0),
         ]
     )
 
     assert found.summary() == (
-        "pushed_back=10 success=990 throttled_ms=640 retries=10 blocked_s=0.750"
-        " queued_p50_s<=0.0005 queued_p99_s<=1.024 rtt_p50_s<=inf rtt_p99_s<=inf"
+        "pushed_back=10 success=990 throttled_ms=640 retries=10"
+        " queued_p50_s<=0.0005 queued_p99_s<=1.024"
     )
     assert counted().summary() == "nothing counted"
     assert repr(Telemetry()) == "<Telemetry nothing counted>"

@@ -86,4 +86,4 @@ def test_random_walk(seed):
     assert w.tally.acked == total
     assert w.in_flight == 0
     assert w.bytes_in_flight == 0
-    assert not w.is_frozen and not w.unanswered and not w.busy
+    assert w.wants_rows and not w.unanswered and not w.busy
