@@ -192,11 +192,6 @@ def test_pip_makes_the_command():
     assert f'{entry.name} = "{entry.value}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_no_program_has_the_name_of_a_module_of_pythons():
-    """Python looks into the directory of a script first: a namesake there would be imported."""
-    assert not {path.stem for path in (ROOT / "jobs").glob("*.py")} & sys.stdlib_module_names
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(capsys, shell):
     """Each shell has a script, and by it asks for commands and flags."""

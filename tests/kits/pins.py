@@ -61,25 +61,6 @@ class Puller:
         self.client.close()
 
 
-class Advisories:
-    """The advisories of one consumer's pins, in order."""
-
-    def __init__(self, server, stream, consumer) -> None:
-        self.client = Client(connection_of(server.url))
-        self.connection = self.client.connection
-        for event in ("PINNED", "UNPINNED"):
-            self.connection.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{stream}.{consumer}")
-        self.connection.ping(60.0)
-
-    def next(self, timeout_s=60.0) -> dict:
-        frame = self.connection.next_frame(time.monotonic() + timeout_s)
-        assert frame is not None, "no advisory came"
-        return json.loads(frame.data)
-
-    def close(self) -> None:
-        self.client.close()
-
-
 class Query:
     """The driver's half of a query over one checkpoint, and its tasks, run after each other."""
 
@@ -121,14 +102,6 @@ class Query:
 
     def progress(self, partition=0) -> dict:
         return json.loads(json.dumps(self.reader.reportLatestOffset()))[str(partition)]
-
-    def progress_with(self, expected, partition=0, timeout_s=60.0) -> dict:
-        """The progress as soon as `expected` holds of it."""
-        deadline = time.monotonic() + timeout_s
-        while not expected(found := self.progress(partition)):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
-        return found
 
     def stop(self) -> None:
         self.reader.stop()

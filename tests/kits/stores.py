@@ -31,13 +31,6 @@ class Store:
         take_back(self.home, self.older, streams)
         self.server.restart()
 
-    def take_back_directory(self, there: Path, kept: Path) -> None:
-        """Likewise a directory of the store."""
-        self.server.stop()
-        shutil.rmtree(there)
-        shutil.copytree(kept, there)
-        self.server.restart()
-
 
 def take_back(home: Path, older: Path, streams: Sequence[str]) -> None:
     """Likewise, of a server that is stopped."""

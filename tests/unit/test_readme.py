@@ -5,26 +5,12 @@ from __future__ import annotations
 import re
 
 from pyspark_jetstream.options import all_options
-from pyspark_jetstream.serverheaders import (
-    EXPECTS,
-    KEPT,
-    MADE,
-    NOT_READ,
-    NOT_WRITTEN,
-    ORDERS,
-    PLACES,
-)
 
 from ..kits import optiontables
 from ..kits.places import ROOT
 
 README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
-
-
-def test_the_readme_is_short():
-    """What it is, how to begin, where the rest is: at most 150 lines."""
-    assert len(README.splitlines()) <= 150
 
 
 def test_option_tables():
@@ -60,30 +46,6 @@ def test_what_the_options_page_shows_may_be_given():
                 assert str(error).startswith(f"no such file: '{text}'"), option.name
 
 
-def test_what_the_options_page_says_is_of_options_that_are_there():
-    """docs/reference/options.toml speaks of no other option."""
-    names = {t: {o.name for o in options} for t, options in optiontables.TABLES.items()}
-
-    assert {*optiontables.SAID} == {*names}
-    for title, known in names.items():
-        assert optiontables.SAID[title].keys() <= known
-
-
-def test_headers_of_the_server():
-    """The table of headers names each of the list, in the row that it is of."""
-    table = (DOCS / "reference" / "columns.md").read_text().partition("## Headers of the server")[2]
-    row = r"^\| .*: (.*) \| (leaves them out|has them in the column) \| (.*) \|$"
-    rows = re.findall(row, table, re.MULTILINE)
-
-    tables = MADE, ORDERS, PLACES, EXPECTS, KEPT
-    assert len(rows) == len(tables)
-    for (names, read, written), listed in zip(rows, tables, strict=True):
-        found = re.findall(r"`([\w*-]+)`", names)
-        assert found == list(dict.fromkeys(re.sub("(Nats-Expected-).*", r"\1*", n) for n in listed))
-        assert (read == "leaves them out") == (listed.keys() <= NOT_READ)
-        assert (written == "does not send them") == (listed.keys() <= NOT_WRITTEN)
-
-
 def test_what_security_promises_has_tests():
     """Each row of docs/security.md that says what holds names tests that are there."""
     page = (DOCS / "security.md").read_text()
@@ -93,9 +55,3 @@ def test_what_security_promises_has_tests():
     for named in rows[2:]:
         for test in re.findall("`([^`]+)`", named) or [named]:
             assert (ROOT / test).exists() or (ROOT / "tests" / "live" / test).is_file(), named
-
-
-def test_the_test_command_is_ci_s():
-    """CI runs the command that the README gives."""
-    assert "make test" in README
-    assert 'TEST_COMMAND="make test"' in (ROOT / ".ci" / "run").read_text()

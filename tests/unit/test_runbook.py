@@ -33,7 +33,6 @@ def scraped(metric: Metric) -> list[str]:
 BY_NAME = {name: metric for metric in METRICS.values() for name in scraped(metric)}
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
-VARIABLES = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
 ANCHORS = {
     re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower()
     for heading in re.findall(r"^#+ (.*)$", RUNBOOK, re.MULTILINE)
@@ -86,48 +85,6 @@ def test_the_dashboard_shows_everything():
     ]
     assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
-def test_the_dashboard_begins_with_what_is_asked_first():
-    """A row of single numbers, then reads, then writes."""
-    kinds = [(panel["type"], panel["title"]) for panel in DASHBOARD["panels"]]
-    rows = [title for kind, title in kinds if kind == "row"]
-    numbers = kinds[1 : kinds.index(("row", "Reads"))]
-
-    assert rows == ["Now", "Reads", "Writes"]
-    assert numbers and {kind for kind, _ in numbers} == {"stat"}
-    for title, prefix in (("Reads", "jetstream_read_"), ("Writes", "jetstream_p")):
-        first = DASHBOARD["panels"][kinds.index(("row", title)) + 1]
-        assert named(first["targets"][0]["expr"]).pop().startswith(prefix)
-
-
-def test_the_variables_of_the_dashboard():
-    """
-    Whatever a query, a data source or a link takes from a variable is one of the dashboard's. Those
-    that choose are asked of metrics that there are, and show all at first, also of series that lack
-    the label.
-    """
-    used = set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(DASHBOARD)))
-
-    assert used == set(VARIABLES) == {"datasource", "job", "query", "stream", "runbook"}
-    for name in ("job", "query", "stream"):
-        variable = VARIABLES[name]
-        asked = variable["query"]["query"]
-        assert asked.startswith("label_values(") and asked.endswith(f", {name})")
-        assert named(asked) <= set(BY_NAME)
-        assert variable["includeAll"] and variable["allValue"] == ".*"
-        assert variable["current"]["value"] == "$__all"
-
-
-def test_the_links_of_the_dashboard():
-    """The dashboard leads to the runbook, and panels to sections that it has."""
-    linked = [link["url"] for panel in PANELS for link in panel.get("links", ())]
-
-    assert [link["url"] for link in DASHBOARD["links"]] == ["${runbook}"]
-    assert len(linked) == len(PANELS) <= 15
-    for url in linked:
-        assert url.startswith("${runbook}#")
-        assert url.partition("#")[2] in ANCHORS, url
 
 
 def test_the_runbook_has_a_row_for_each():

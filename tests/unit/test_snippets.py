@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from itertools import pairwise
 
 from ..kits.places import ROOT
 from ..kits.snippets import OUTPUT, PAGES, RUN, snippets
@@ -37,27 +36,3 @@ def test_an_example_is_of_its_language():
                 ["bash", "-n"], input=snippet.text, capture_output=True, text=True, timeout=60
             )
             assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
-
-
-def test_an_output_stands_behind_what_prints_it():
-    """The block before it is one that is run, so that what a page says it prints is compared."""
-    for page in PAGES:
-        for before, snippet in pairwise([None, *snippets(page)]):
-            if snippet is not None and snippet.language == OUTPUT:
-                assert before is not None, snippet
-                ran = (
-                    before.language in ("bash", "python") and not before.reason and not before.file
-                )
-                assert ran, f"{snippet}: behind {before}"
-
-
-def test_comments_are_well_written():
-    """A comment of a page is one of those that are read here: a typo must not hide an example."""
-    for page in PAGES:
-        for comment in re.findall(r"<!--(.*?)-->", page.read_text(), re.DOTALL):
-            known = (
-                r" (not run|saved as|needs): \S"
-                r"| (first|then), (bash|python):\n"
-                r"| written by \S| end $| anew $| fmt: (off|on) $"
-            )
-            assert re.match(known, comment), page

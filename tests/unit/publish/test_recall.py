@@ -29,10 +29,6 @@ from ...kits.options import FIXED, rules_of
 from ...kits.world import World, block, command
 
 
-def only_a(subject: str) -> bool:
-    return subject == "a"
-
-
 def numbers(parts: list[Messages]) -> list[int]:
     return sorted(row for part in parts for row in part.rows.to_pylist())
 

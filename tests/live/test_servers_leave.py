@@ -1,0 +1,173 @@
+"""Servers that leave one after another, and reloads, amid a read and a write."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from threading import Event, Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.errors import JetStreamError, PublishError
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.accounts import reload
+from ..kits.options import sink_of
+from ..kits.reading import Query
+from ..kits.replicas import create
+from ..kits.servers import DevCluster, DevServer
+
+STREAM = {"name": "S", "subjects": ["S.>"], "allow_direct": True}
+LAME = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"'
+"""The shortest that a server takes; it ends when the last client has gone."""
+
+
+class Writer:
+    """Exactly-once tasks, one after another, each of 40 rows."""
+
+    def __init__(self, login: dict[str, str], replicas: int = 1) -> None:
+        self.rows: list[bytes] = []
+        """All that were written."""
+        self._connection = parse_connection(login)
+        with closing(Client(self._connection)) as client:
+            create(JetStream(client), STREAM | {"num_replicas": replicas})
+            Ledger(JetStream(client)).ensure()
+
+    def write(self, size: int = 10) -> None:
+        batch = len(self.rows) // 40
+        rows = [b"%d-%d" % (batch, i) for i in range(40)]
+        block = pa.record_batch(
+            {"subject": [f"S.{i % 4}" for i in range(40)], "data": [r.ljust(size) for r in rows]}
+        )
+        timeouts = {"publish_timeout_s": 100.0, "ack_timeout_s": 2.0}
+        options = sink_of(self._connection, ledger=True, **timeouts)
+        with closing(Client(self._connection)) as client:
+            name, ids = TaskName("w", batch, 0), Ids(f"w{batch}")
+            found = write_task(client, options, [block], name, ids)
+        assert found.acked + found.already_stored == 40
+        self.rows += rows
+
+    def until(self, over: Event) -> None:
+        while not over.is_set():
+            self.write()
+
+
+def lame(server: DevServer) -> None:
+    """Drives its clients away, ends by itself, and comes again."""
+    os.kill(server.pid, signal.SIGUSR2)
+    assert server.wait(100)
+    server.restart()
+
+
+@pytest.mark.parametrize("leave", [lame, DevServer.restart], ids=["lame duck", "restart"])
+def test_all_servers_leave_one_after_another(leave: Any) -> None:
+    """Each row is written once, and read once, while the three are restarted."""
+    with DevCluster(3, LAME) as cluster:
+        login = {"servers": cluster.urls, "requestTimeout": "100s"}
+        writer = Writer(login, replicas=3)
+        query, over = Query(cluster.servers[0], stream="S", **login), Event()
+        query.step()
+        writing = Thread(target=writer.until, args=(over,))
+        writing.start()
+        leaving = Thread(
+            target=lambda: [(leave(s), cluster.await_leader()) for s in cluster.servers]
+        )
+        leaving.start()
+        while leaving.is_alive():
+            query.step()
+        over.set()
+        writing.join()
+        query.drain()
+        query.restart()
+        query.drain()
+        query.reader.stop()
+
+    assert len(writer.rows) > 200
+    assert [data.strip() for data in query.data] == writer.rows
+
+
+@pytest.fixture
+def place() -> Iterator[tuple[DevServer, Query, Writer]]:
+    """A server with a user whose permissions a reload changes, with a read and a write."""
+    users = "{ user: u, password: u, permissions: { publish: { deny: [none] } } }"
+    with DevServer(f"max_payload: 1000000\nauthorization {{ users: [{users}] }}") as server:
+        login = {"servers": server.url, "user": "u", "password": "u", "requestTimeout": "20s"}
+        writer = Writer(login)
+        query = Query(server, stream="S", **login)
+        query.step()
+        writer.write(9000)
+        query.drain()
+        yield server, query, writer
+        query.reader.stop()
+
+
+def test_a_lower_max_payload(place: tuple[DevServer, Query, Writer]) -> None:
+    """What is stored is read all the same; a row that is too large now is named, with the limit."""
+    server, query, writer = place
+    reload(server, "max_payload: 1000000", "max_payload: 5000")
+    writer.write(1000)
+    with pytest.raises(PublishError, match=r"(?i)max(_|imum )payload"):
+        writer.write(9000)
+    query.drain()
+    reload(server, "max_payload: 5000", "max_payload: 1000000")
+    writer.write(9000)
+    query.drain()
+    again = Query(server, **query.options)
+    again.drain()
+    again.reader.stop()
+
+    assert [data.strip() for data in query.data] == writer.rows
+    assert again.data == query.data
+
+
+@pytest.mark.parametrize("denied", ['"S.>"', '"$JS.API.DIRECT.>"'])
+def test_permissions_that_go_and_come_back(
+    place: tuple[DevServer, Query, Writer], denied: str
+) -> None:
+    """Who needs them is told the subject; from then on each row is written and read once."""
+    server, query, writer = place
+    writes, about = denied == '"S.>"', "S.0" if denied == '"S.>"' else "DIRECT.GET.S"
+    attempt = writer.write if writes else query.drain
+    if not writes:
+        writer.write()
+    reload(server, r"deny: \[none\]", f"deny: [{denied}]")
+    with pytest.raises(JetStreamError, match=f"(?i)permissions violation.*{about}"):
+        attempt()
+    reload(server, r"deny: \[.*?\]", "deny: [none]")
+    query.restart()
+    writer.write()
+    query.drain()
+
+    assert [data.strip() for data in query.data] == writer.rows
+
+
+def test_a_login_while_a_server_reloads(place: tuple[DevServer, Query, Writer]) -> None:
+    """It refuses everybody for a moment, and nobody notices."""
+    server, query, _ = place
+    login = {name: text for name, text in query.options.items() if name != "stream"}
+    connection, over, logins = parse_connection(login), Event(), 0
+
+    def reloads() -> None:
+        for sizes in [(1000000, 5000), (5000, 1000000)] * 10:
+            reload(server, *(f"max_payload: {size}" for size in sizes))
+        over.set()
+
+    reloading = Thread(target=reloads)
+    reloading.start()
+    while not over.is_set():
+        with closing(Client(connection)) as client:
+            client.request("$JS.API.INFO")
+            logins += 1
+    reloading.join()
+
+    assert logins > 20
