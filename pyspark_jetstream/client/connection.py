@@ -453,7 +453,7 @@ class Client:
             ProtocolError: The replies have more than `max_bytes`.
             RequestTimeoutError: A reply is missing after `requestTimeout`, reconnects included.
             NotConnectedError: No server could be reached in that time.
-            AuthenticationError: At once.
+            AuthenticationError: A login was refused, twice.
         """
         attempt_s = _ATTEMPT_S
 
@@ -524,7 +524,7 @@ class Client:
 
     def _retrying(self, what: str, call: Callable[[Connection, float], T]) -> T:
         """Calls `call` with a connection and the seconds left, again after each disconnect."""
-        options, told = self.options, False
+        options, told, refusals = self.options, False, 0
         patience = Patience(options.request_timeout_s, None, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         early_s = min(options.connect_timeout_s, options.request_timeout_s)
         early = Patience(early_s, None, FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -539,7 +539,9 @@ class Client:
             except NotConnectedError as error:
                 self.drop()
                 waits = early if self.unreached else patience
-                if not error.retryable or waits.over:
+                # A server that takes its configuration anew refuses every login for a moment.
+                refusals += not error.retryable
+                if refusals > 1 or waits.over:
                     raise
                 late = not told and early.over
                 logger.log(

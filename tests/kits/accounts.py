@@ -24,7 +24,8 @@ no_auth_user: a
 """Configuration of a server on which `switch` works."""
 
 
-_SETTING = re.compile(r"A \{ jetstream: .+, users")
+_RELOADED = "Reloaded server configuration"
+_SETTING = r"A \{ jetstream: .+, users"
 
 
 def switch(server: DevServer, on: bool) -> None:
@@ -42,19 +43,21 @@ def limit(server: DevServer, **limits: int) -> None:
     _reload(server, _braces(limits) if limits else "enabled")
 
 
-def bound(server: DevServer, **limits: int) -> None:
-    """How much of anything else it may have, as `max_conn`; without one: no limit."""
-    _reload(server, f"enabled, limits: {_braces(limits)}")
-
-
 def _braces(limits: dict[str, int]) -> str:
     return "{" + ", ".join(f"{name}: {value}" for name, value in limits.items()) + "}"
 
 
 def _reload(server: DevServer, jetstream: str) -> None:
+    reload(server, _SETTING, f"A {{ jetstream: {jetstream}, users")
+
+
+def reload(server: DevServer, pattern: str, text: str) -> None:
+    """Has a server take its configuration anew, with this text in place of the pattern's match."""
     (conf,) = {Path(each) for each in _arguments(server.pid) if each.endswith("server.conf")}
-    conf.write_text(_SETTING.sub(f"A {{ jetstream: {jetstream}, users", conf.read_text(), count=1))
+    conf.write_text(re.sub(pattern, lambda _: text, conf.read_text(), count=1))
+    before = server.log.count(_RELOADED)
     os.kill(server.pid, signal.SIGHUP)
+    eventually(lambda: server.log.count(_RELOADED) > before)
 
 
 def _arguments(pid: int) -> list[str]:

@@ -1,11 +1,8 @@
 """
-An account, or a server, that has no room left: what is shed, and what the error says. An account
-whose other limits are lowered amid a write.
+An account, or a server, that has no room left: what is shed, and what the error says.
 """
 
 from __future__ import annotations
-
-from threading import Timer
 
 import pyarrow as pa
 import pytest
@@ -13,10 +10,8 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
-    NotConnectedError,
     ProducerThrottledError,
     PublishTimeoutError,
-    RowError,
 )
 from pyspark_jetstream.outbox import admission
 from pyspark_jetstream.outbox.priority import Priority
@@ -25,10 +20,8 @@ from pyspark_jetstream.write.exactlyonce.ledger import BUCKET
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
-from ..kits import accounts
 from ..kits.options import connection_of, priorities_of, rules_of, sink_of
 from ..kits.servers import DevServer
-from ..kits.shared import eventually
 from .test_publisher import stored
 
 BY_SUBJECT = (("*.critical.>", Priority.CRITICAL), ("*.low.>", Priority.NON_CRITICAL))
@@ -175,75 +168,3 @@ def test_a13_rows_that_find_no_room_are_dropped(js, full):
     found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True)
 
     assert (found.acked, found.dropped) == (0, 60)
-
-
-@pytest.fixture(scope="module")
-def bounded():
-    """A server whose account gets other limits by a reload."""
-    with DevServer(accounts.ACCOUNT) as server:
-        yield server
-
-
-def written_amid(server, act, timeout_s=60.0):
-    """A task of six blocks of rows; something happens once the first ones are stored."""
-    client = Client(connection_of(server.url))
-    js = JetStream(client)
-    streams(js)
-
-    def blocks():
-        for block in range(6):
-            if block == 2:
-                eventually(lambda: js.stream_info("T").last_seq > 0)
-                act()
-            yield batch_of([f"T.{i % 7}" for i in range(100)])
-
-    options = sink_of(
-        connection_of(server.url), ledger=True,
-        publish_timeout_s=timeout_s, ack_timeout_s=1.0,
-    )  # fmt: skip
-    writer = Client(options.connection)
-    try:
-        found = write_task(writer, options, blocks(), TaskName("w", 0, 0), Ids("w"))
-        return found, js.stream_info("T").last_seq
-    finally:
-        accounts.bound(server)
-        for name in js.stream_names():
-            js.call(f"STREAM.DELETE.{name}")
-        for each in (client, writer):
-            each.close()
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        ({"max_conn": 1}, "maximum account active connections exceeded"),
-        ({"max_payload": BYTES}, "maximum payload exceeded"),
-    ],
-    ids=["connections", "payload"],
-)
-def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, said):
-    """Connections are refused for a second, or rows are too large: then each row is stored once."""
-    before = len(bounded.log)
-    lift = Timer(1.0, accounts.bound, [bounded])
-
-    def lower():
-        accounts.bound(bounded, **limits)
-        lift.start()
-
-    try:
-        found, last = written_amid(bounded, lower)
-    finally:
-        lift.cancel()
-        if lift.ident is not None:
-            lift.join()
-
-    assert (found.acked + found.already_stored, last) == (600, 600)
-    assert said in bounded.log[before:]
-
-
-def test_a_payload_of_the_account_that_stays_lowered(bounded):
-    """The error says which limit it is."""
-    with pytest.raises(
-        (RowError, NotConnectedError, PublishTimeoutError), match=r"(?i)max(_|imum )payload"
-    ):
-        written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), 4.0)
