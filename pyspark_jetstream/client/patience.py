@@ -45,9 +45,6 @@ class Patience:
         self._first_s = self._pause_s = pause_s
         self._longest_s = longest_s or pause_s
 
-    def __repr__(self) -> str:
-        return f"<Patience for {self.left_s:.1f} of {self.timeout_s:.1f}s more, at {self._seen!r}>"
-
     def progress(self, seen: object) -> bool:
         """
         Whether something has moved, as far as `seen` is not what was seen last.

@@ -288,9 +288,6 @@ class Presence:
         self._waiting = 0
         """Bytes that waited to be sent then."""
 
-    def __repr__(self) -> str:
-        return f"<Presence heard at {self.heard:.1f}, asked at {self._asked:.1f}>"
-
     @property
     def under_way(self) -> int:
         """Number of PINGs without a PONG."""

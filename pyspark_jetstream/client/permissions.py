@@ -32,9 +32,6 @@ class Permissions:
         self._told: dict[str, bool] = {}  # and whether they are not forbidden
         self._asked: dict[str, bool] = {}  # likewise
 
-    def __repr__(self) -> str:
-        return f"<Permissions {len(self._told) + len(self._asked)} subjects>"
-
     def unneeded(self, subject: str) -> None:
         """Somebody listens on it, if the user may."""
         self._unneeded.add(subject)

@@ -77,9 +77,6 @@ class Pace:
         """Bytes a message, as they came."""
         self._most = float(_MOST)
 
-    def __repr__(self) -> str:
-        return f"<Pace {self._spread:.2f} sequences and {self._width:.0f} bytes a message>"
-
     def answered(self, messages: int, sequences: int, size: int, took_s: float) -> None:
         """
         A request brought so many messages, of so many sequences and with so many bytes.
@@ -147,9 +144,6 @@ class Appetite:
         self.share = 1.0
         self._whole = 0
         self._patience = _SOON
-
-    def __repr__(self) -> str:
-        return f"<Appetite {self.share:.3f}, {self._whole} of {self._patience} whole answers>"
 
     def limit(self, maximum: int) -> int:
         """The part of `maximum` to ask for."""
@@ -253,9 +247,6 @@ class Courtesy:
         self.calm_at = math.inf
         """When the stream is calm, unless a task of this process sees a publish before."""
 
-    def __repr__(self) -> str:
-        return f"<Courtesy {self.messages} messages within {self._target_s:.3f} s>"
-
     @property
     def messages(self) -> int:
         """Number of messages that may be outstanding."""
@@ -355,9 +346,6 @@ class Waits:
         self.away_s = 0.0
         """Seconds that nobody has looked at what came, in sum; the caller counts."""
         self._open: deque[_Asked] = deque()
-
-    def __repr__(self) -> str:
-        return f"<Waits for {len(self._open)} answers, {self.courtesy}>"
 
     def __bool__(self) -> bool:
         """Whether an answer is awaited whose time counts."""

@@ -42,6 +42,9 @@ _ASKED: Final = 64
 _TOGETHER: Final = 16
 """Messages that a leader is asked for at one time; they come whole."""
 
+_SECOND_S: Final = 3.0
+"""Longest time between the answers to one request."""
+
 _STRAYS: Final = 64
 """Places of subjects that no partition takes of which each is named only once."""
 
@@ -87,9 +90,6 @@ class _Search:
         """The last sequence known not to be too far, and the messages up to there."""
         self._high, self._high_count = span.end, available
         self._wanted = wanted
-
-    def __repr__(self) -> str:
-        return f"<_Search for {self._wanted} of {self.span}, in {self.low} … {self._high}>"
 
     @property
     def is_over(self) -> bool:
@@ -159,6 +159,7 @@ class Survey:
                 check_subjects(self.js, info, "subject", options.subjects)
                 self._layout = layout
             self._check_next()
+            check_answers(self.js, self._layout.streams[0])
             self._own = self._layout
         return self._layout
 
@@ -573,6 +574,26 @@ def check_direct(info: StreamInfo, option: str = "stream") -> None:
             f"'{info.name}' has direct get off; set allow_direct on it"
             f" (`nats stream edit {info.name} --allow-direct`)",
         )
+
+
+def check_answers(js: JetStream, stream: str) -> None:
+    """
+    Raises:
+        JetStreamError: Of two answers that were due only the first came, twice.
+    """
+    connection, asked = js.client.connection, f"{js.prefix}.DIRECT.GET.{stream}"
+    try:
+        for _ in range(2):
+            if connection.request(asked, b'{"seq":1,"batch":1}', _SECOND_S).status:
+                return  # a stream without a message
+            if connection.next_frame(time.monotonic() + _SECOND_S) is not None:
+                return
+    except JetStreamError:  # as where the user may not ask: who reads says so
+        return
+    raise JetStreamError(
+        f"of several answers about stream '{stream}' only the first comes: JetStream's API is"
+        " imported, and its export takes one. Give the export `response_type: stream`"
+    )
 
 
 def check_past(

@@ -36,7 +36,7 @@ from ..fetch.call import DirectCall
 from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
-from ..fetch.survey import check_direct, check_past, check_subjects
+from ..fetch.survey import check_answers, check_direct, check_past, check_subjects
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask, SentAsRows, TaskRows
 from ..tasks.shape import numbered
@@ -127,6 +127,8 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
     def _check(self, js: JetStream, info: StreamInfo) -> None:
         options = self._options
         check_direct(info)
+        if options.batch or options.multi_last:
+            check_answers(js, info.name)
         filters = {
             "multiLast": options.multi_last,
             "lastBySubject": (options.last_by_subject,),

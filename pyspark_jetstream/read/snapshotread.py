@@ -262,9 +262,6 @@ class _Seen:
         self.count = 0
         self._names: list[pa.Array] = []
 
-    def __repr__(self) -> str:
-        return f"<_Seen: {self.count} subjects>"
-
     def new(self, names: pa.Array) -> pa.Array:
         """BOOL: which of these, each there once, are new; they are seen now."""
         known = pa.chunked_array(self._names, pa.binary())

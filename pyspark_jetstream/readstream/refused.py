@@ -20,9 +20,6 @@ class RefusedReader(DataSourceStreamReader):
     def __init__(self, error: JetStreamError) -> None:
         self._error = error
 
-    def __repr__(self) -> str:
-        return f"<RefusedReader {self._error}>"
-
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 

@@ -67,9 +67,6 @@ class WatchedStreams:
         self._gone: set[str] = set()
         """Streams that were deleted, of which Spark's log may still have a place."""
 
-    def __repr__(self) -> str:
-        return f"<WatchedStreams {', '.join(self.infos)}>"
-
     @property
     def _layout(self) -> Layout:
         return self._survey.layout

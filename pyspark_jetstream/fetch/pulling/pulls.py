@@ -112,9 +112,6 @@ class Pulls:
         """Messages that all pulls together were for."""
         self._heard = self._quiet_since = time.monotonic()
 
-    def __repr__(self) -> str:
-        return f"<Pulls {self._subject}: {self.open} open, {self.budget} to ask for>"
-
     def close(self) -> None:
         """Lets go of what is open: the server forgets a pull that finds no interest."""
         try:
@@ -206,8 +203,10 @@ class Pulls:
         elif now >= deadline:  # and nothing had come by then
             return LATE
         elif time.monotonic() - max(self._heard, self._quiet_since) > _SILENCE_S:
-            return "the pulls stayed without an answer"  # not even heartbeats: they are forgotten
+            return SILENT
         return ""
 
 
 LATE: Final = "the deadline passed"
+SILENT: Final = "the pulls stayed without an answer"
+"""Not even heartbeats: they are forgotten."""
