@@ -161,13 +161,13 @@ def publish(js: JetStream) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One real Spark session, local[2]."""
+    """One real Spark session, local[2] unless TESTS_MASTER names another one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(os.environ.get("TESTS_MASTER", "local[2]"))
         .appName("pyspark-jetstream tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -1,46 +1,55 @@
 """
-One streaming read that a plan uses more than once: each scan has each row once, and the query goes
-on, in each retention and each layout.
+One streaming read that a plan uses more than once: each scan has each row once, and no query ends.
+
+Any two values of usage, retention, layout, AQE, `minPartitions` and executors meet in some cell.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-
-from pyspark_jetstream.client.jetstream import JetStream
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ..kits.sources import NewStream, Publish
 
-RETENTIONS = ["limits", "workqueue", "interest"]
-LAYOUTS = ["one", "filtered", "streams"]
-PARTS, ROUNDS, EACH = 2, 6, 40
+PARTS, ROUNDS, EACH = 2, 4, 40
 ROWS = ROUNDS * EACH
+
+Write = Callable[[DataFrame, int], None]
+Branches = list[tuple[DataFrame, Write | None]]
+"""The queries of a usage: what each writes, and how; None: into a table in memory."""
 
 
 class Source:
-    """A stream, or one a partition, that grows while a query reads it."""
+    """A stream, or one a partition, that grows while queries read it."""
 
     def __init__(
-        self, new_stream: NewStream, publish: Publish, retention: str, layout: str
+        self, new_stream: NewStream, publish: Publish, retention: str, layout: str, first: int = 0
     ) -> None:
         self._publish = publish
         self._layout = layout
+        self._first = first
         config = {"retention": retention}
         if layout == "streams":
             self.name = f"U{time.monotonic_ns()}"
             for p in range(PARTS):
                 new_stream(name=f"{self.name}-{p}", **config)
-            self.options = {"stream": f"{self.name}-{{partition}}", "partitions": PARTS}
+            self.options: dict[str, Any] = {
+                "stream": f"{self.name}-{{partition}}", "partitions": PARTS,
+            }  # fmt: skip
         else:
             self.name = new_stream(**config)
             self.options = {"stream": self.name}
@@ -50,21 +59,21 @@ class Source:
 
     def grow(self, round_: int) -> None:
         """Publishes the messages of a round: each has its number as its payload."""
-        of = range(round_ * EACH, (round_ + 1) * EACH)
+        of = range(self._first + round_ * EACH, self._first + (round_ + 1) * EACH)
         name = f"{self.name}-{{}}" if self._layout == "streams" else f"{self.name}.{{}}"
         self._publish([(f"{name.format(i % PARTS)}.k{i % 4}", b"%d" % i) for i in of])
 
 
-def union(rows: DataFrame, _: Path) -> tuple[DataFrame, None]:
+def union(rows: DataFrame, **_: Any) -> Branches:
     even, odd = (rows.filter(f.col("number") % 2 == side) for side in (0, 1))
-    return even.union(odd), None
+    return [(even.union(odd), None)]
 
 
-def self_join(rows: DataFrame, _: Path) -> tuple[DataFrame, None]:
+def self_join(rows: DataFrame, **_: Any) -> Branches:
     left = rows.withWatermark("timestamp", "1 hour").alias("l")
     right = rows.select("number", "timestamp").withWatermark("timestamp", "1 hour").alias("r")
     on = f.expr("l.number = r.number AND l.timestamp = r.timestamp")
-    return left.join(right, on).select("l.number"), None
+    return [(left.join(right, on).select("l.number"), None)]
 
 
 def _noted(batch: DataFrame, home: Path, what: str) -> None:
@@ -74,7 +83,7 @@ def _noted(batch: DataFrame, home: Path, what: str) -> None:
         file.write(json.dumps(numbers) + "\n")
 
 
-def threads(rows: DataFrame, home: Path) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+def threads(rows: DataFrame, home: Path, **_: Any) -> Branches:
     def write(batch: DataFrame, _: int) -> None:
         of = [threading.Thread(target=_noted, args=(batch, home, f"thread{i}")) for i in (0, 1)]
         for each in of:
@@ -82,87 +91,183 @@ def threads(rows: DataFrame, home: Path) -> tuple[DataFrame, Callable[[DataFrame
         for each in of:
             each.join()
 
-    return rows, write
+    return [(rows, write)]
 
 
-def aggregate(rows: DataFrame, home: Path) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+def aggregate(rows: DataFrame, home: Path, **_: Any) -> Branches:
     def write(batch: DataFrame, _: int) -> None:
         counts = batch.groupBy("subject").count()
         _noted(batch.join(counts, "subject"), home, "joined")
 
-    return rows, write
+    return [(rows, write)]
 
 
-def cached(rows: DataFrame, home: Path) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+def cached(rows: DataFrame, home: Path, **_: Any) -> Branches:
     def write(batch: DataFrame, _: int) -> None:
         batch.cache()
         _noted(batch, home, "first")
         _noted(batch, home, "second")
         batch.unpersist()
 
-    return rows, write
+    return [(rows, write)]
 
 
-USAGES = [union, self_join, threads, aggregate, cached]
+def two_sinks(rows: DataFrame, home: Path, **_: Any) -> Branches:
+    def write(batch: DataFrame, number: int) -> None:
+        written = str(home / "parquet" / str(number))
+        batch.select("number").write.parquet(written)
+        _noted(batch.sparkSession.read.parquet(written), home, "first")
+        _noted(batch, home, "second")
+
+    (home / "parquet").mkdir()
+    return [(rows, write)]
 
 
-def cells() -> Iterator[Any]:
-    """
-    All usages by all retentions and layouts: the diagonal for each commit, the others for the soak.
-    """
-    for u, usage in enumerate(USAGES):
-        for r, retention in enumerate(RETENTIONS):
-            if usage is self_join and retention == "workqueue":
-                continue  # Spark makes two sources of it, and a queue has one consumer (10099)
-            for at, layout in enumerate(LAYOUTS):
-                kind = "usage" if at == (u + r) % len(LAYOUTS) else "soak"
-                cell = f"{kind}-{usage.__name__}-{retention}-{layout}"
-                yield pytest.param(usage, retention, layout, id=cell)
+def two_queries(rows: DataFrame, **_: Any) -> Branches:
+    return [(rows, None), (rows.filter("number >= 0"), None)]
 
 
-@pytest.mark.parametrize(("usage", "retention", "layout"), list(cells()))
+def sources(rows: DataFrame, other: DataFrame, **_: Any) -> Branches:
+    return [(rows.union(other), None)]
+
+
+def static_side(rows: DataFrame, static: DataFrame, **_: Any) -> Branches:
+    return [(rows.join(static, "number"), None)]
+
+
+USAGES = [
+    union, self_join, threads, aggregate, cached, two_sinks, two_queries, sources, static_side,
+]  # fmt: skip
+SMALL = {"spark.executor.memory": "600m"}
+PLACES: Final = {
+    "local[2]": {},
+    "local-cluster[1,2,600]": SMALL,
+    "local-cluster[2,1,600]": SMALL | {
+        "spark.speculation": "true", "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.1",
+        "spark.speculation.minTaskRuntime": "0ms",
+    },
+}  # fmt: skip
+"""Masters, and what is set there."""
+
+HERE = os.environ.get("TESTS_MASTER", "local[2]")
+DIMENSIONS: list[list[Any]] = [
+    USAGES, ["limits", "workqueue", "interest"], ["one", "filtered", "streams"],
+    [True, False], [None, 5], list(PLACES),
+]  # fmt: skip
+
+
+def _may_be(cell: tuple[Any, ...]) -> bool:
+    """Spark makes two sources of some; a work queue has one consumer (10099)."""
+    return cell[0] not in (self_join, two_queries) or cell[1] != "workqueue"
+
+
+def _pairs(cell: tuple[Any, ...]) -> set[Any]:
+    return set(itertools.combinations(enumerate(map(str, cell)), 2))
+
+
+def cells() -> list[tuple[Any, ...]]:
+    """The first cell that has most of the pairs that are left, until none is left."""
+    every = [cell for cell in itertools.product(*DIMENSIONS) if _may_be(cell)]
+    left = set().union(*map(_pairs, every))
+    chosen = []
+    while left:
+        chosen.append(max(every, key=lambda cell: len(left & _pairs(cell))))
+        left -= _pairs(chosen[-1])
+    return chosen
+
+
+def _of_here() -> Iterator[Any]:
+    for usage, *others, place in cells():
+        if place == HERE:
+            name = "-".join([usage.__name__, *map(str, others)])
+            yield pytest.param(usage, *others, id=name)
+
+
+@pytest.mark.parametrize(
+    ("usage", "retention", "layout", "adaptive", "min_partitions"), list(_of_here())
+)
 def test_each_scan_has_each_row_once(
-    spark: SparkSession, stream_df: Callable[..., DataFrame], new_stream: NewStream,
-    publish: Publish, js: JetStream, tmp_path: Path, usage: Callable[..., Any], retention: str,
-    layout: str,
+    spark: SparkSession, stream_df: Callable[..., DataFrame], range_df: Callable[..., DataFrame],
+    new_stream: NewStream, publish: Publish, tmp_path: Path, usage: Callable[..., Branches],
+    retention: str, layout: str, adaptive: bool, min_partitions: int | None,
 ) -> None:  # fmt: skip
-    """While messages come, no row is missing or there twice in a scan, and the query goes on."""
-    source = Source(new_stream, publish, retention, layout)
-    rows = stream_df(**source.options).withColumn("number", f.expr("int(string(data))"))
-    frame, write = usage(rows, tmp_path)
-    writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "c"))
-    name = f"usages_{time.monotonic_ns()}"
-    writer = writer.foreachBatch(write) if write else writer.format("memory").queryName(name)
+    """While messages come, no row is missing or there twice in a scan, and the queries go on."""
+    firsts = (0, ROWS) if usage is sources else (0,)
+    made = [Source(new_stream, publish, retention, layout, first) for first in firsts]
+    more = {} if min_partitions is None else {"minPartitions": min_partitions}
+    number = f.expr("int(string(data)) AS number")
+    read = [stream_df(**each.options, **more).select("*", number) for each in made]
+    kept = Source(new_stream, publish, "limits", "one")
+    for round_ in range(ROUNDS):
+        kept.grow(round_)
+    home = tmp_path / "noted"
+    home.mkdir()
+    spark.conf.set("spark.sql.adaptive.enabled", str(adaptive).lower())
+    static = range_df(**kept.options).select(number)
+    branches = usage(read[0], other=read[-1], static=static, home=home)
+    names = [f"usages_{time.monotonic_ns()}" for _ in branches]
 
     def found() -> dict[str, Counter[int]]:
-        if write is None:
-            return {"scan": Counter(row.number for row in spark.table(name).collect())}
-        texts = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
-        return {
+        tables = {
+            name: Counter(row.number for row in spark.table(name).select("number").collect())
+            for name, (_, write) in zip(names, branches, strict=True)
+            if write is None
+        }
+        texts = {file.name: file.read_text() for file in home.iterdir() if file.is_file()}
+        return tables | {
             name: Counter(number for line in text.splitlines() for number in json.loads(line))
             for name, text in texts.items()
         }
 
-    query = writer.start()
+    queries: list[StreamingQuery] = []
+    total = ROWS * len(made)
     try:
+        for name, (frame, write) in zip(names, branches, strict=True):
+            writer = frame.writeStream.option("checkpointLocation", str(tmp_path / name))
+            sink = writer.foreachBatch(write) if write else writer.format("memory").queryName(name)
+            queries.append(sink.start())
+        deadline = time.monotonic() + 120
         if retention == "interest":  # what comes before the query's consumers are there is not kept
-            deadline = time.monotonic() + 60
-            while not query.recentProgress and query.isActive and time.monotonic() < deadline:
+            while not all(query.recentProgress for query in queries) and _go_on(queries, deadline):
                 time.sleep(0.1)
         for round_ in range(ROUNDS):
-            source.grow(round_)
+            for each in made:
+                each.grow(round_)
             time.sleep(0.2)
-        deadline = time.monotonic() + 90
-        while query.isActive and time.monotonic() < deadline:
+        while _go_on(queries, deadline):
             scans = found()
-            if scans and all(sum(scan.values()) >= ROWS for scan in scans.values()):
+            if scans and all(sum(scan.values()) >= total for scan in scans.values()):
                 break
             time.sleep(0.3)
-        assert query.exception() is None, query.exception()
+        assert [query.exception() for query in queries] == [None] * len(queries)
     finally:
-        query.stop()
+        for query in queries:
+            query.stop()
+        spark.conf.unset("spark.sql.adaptive.enabled")
     scans = found()
     assert scans
-    assert all(scan == Counter(range(ROWS)) for scan in scans.values()), {
-        what: len(scan) for what, scan in scans.items()
+    assert all(scan == Counter(range(total)) for scan in scans.values()), {
+        what: (len(scan), sum(scan.values())) for what, scan in scans.items()
     }
+
+
+def _go_on(queries: list[StreamingQuery], deadline: float) -> bool:
+    return all(query.isActive for query in queries) and time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != HERE])
+def test_on_executors(place: str, record_property: Callable[[str, object], None]) -> None:
+    """The cells of another master, in a session of its own."""
+    confs = " ".join(f"--conf {name}={value}" for name, value in PLACES[place].items())
+    more = {"TESTS_MASTER": place, "PYSPARK_SUBMIT_ARGS": f"{confs} pyspark-shell"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--soak", __file__,
+         "-k", "each_scan"],
+        env={n: v for n, v in os.environ.items() if "PYTEST" not in n} | more,
+        capture_output=True, text=True, timeout=1500,
+    )  # fmt: skip
+    count = sum(cell[-1] == place for cell in cells())
+    record_property("states", count)
+
+    assert ran.returncode == 0 and f"{count} passed" in ran.stdout, ran.stdout[-6000:]
