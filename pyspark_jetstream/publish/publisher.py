@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from enum import Enum
 from typing import Final
 
 import pyarrow as pa
@@ -83,14 +82,6 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
                 publisher.release(leaving)
             publisher.turn()
     return publisher.finish()
-
-
-class _Unsent(Enum):
-    """Treatment of rows in a recall that a lane has not sent yet."""
-
-    STAY = "they stay in their lane"
-    BACK = "they return to the queue"
-    BACK_IF_PAUSED = "a lane's return if one of them may be on a paused subject"
 
 
 class Publisher:
@@ -283,7 +274,7 @@ class Publisher:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
         now = self._now()
         if self.pauses.throttle.active(now):
-            self._recall(now, _Unsent.STAY)
+            self._recall(now)
         if not self.admission.waiting or not self.lanes.rows.wants_rows:
             return None
         maximum = max(1, self.lanes.load().limit)
@@ -300,15 +291,20 @@ class Publisher:
             why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
             self.shedding.reject(Messages.joined(parts), why)
 
-    def _recall(self, now: float, unsent: _Unsent) -> None:
-        """Moves rows from the lanes back to the queue: those to retry whose subject is paused."""
-        is_paused = self.pauses.looks(now)
-        lane = self.lanes.rows
-        is_back = unsent is _Unsent.BACK
-        if unsent is _Unsent.BACK_IF_PAUSED:
-            is_back = lane.has_paused(is_paused)
-        if back := lane.recall(is_paused, is_back):
+    def _recall(self, now: float, unsent: bool = False) -> None:
+        """
+        Moves rows from the lane back to the queue: those to retry whose subject is paused.
+
+        Args:
+            unsent: whether all that was never sent comes back, too.
+        """
+        if back := self.lanes.rows.recall(self.pauses.looks(now), unsent):
             self.admission.give_back(Messages.joined(back), now)
+
+    def withhold(self) -> None:
+        """Takes back what was released and never sent: it is to be judged anew."""
+        self._recall(self._now(), True)
+        self._goes_on = True  # as soon as it may
 
     # ── a turn ───────────────────────────────────────────────────────────────────────────────
 
@@ -385,7 +381,7 @@ class Publisher:
                 at_limit |= self.pauses.refuse(refusal, stream, now)
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
-            self._recall(now, _Unsent.BACK_IF_PAUSED)
+            self._recall(now, self.lanes.rows.has_paused(self.pauses.looks(now)))
             self._unreleased += self.admission.give_up(now, self.lanes.publish_timeout_s)
 
     def _report(self, final: bool = False) -> None:
@@ -429,7 +425,7 @@ class Publisher:
             now = self._now()
             answer, recalls = self.pauses.on_frame(name, frame, self.admission.lately, now)
             if recalls:
-                self._recall(now, _Unsent.BACK)
+                self._recall(now, True)
             if answer is not None and frame.reply:
                 self.sender.connection.answer(frame.reply, answer, SEND_TIMEOUT_S)
                 self._context.telemetry.bypassed()

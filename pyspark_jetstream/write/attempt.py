@@ -147,7 +147,10 @@ class TaskAttempt:
             Publisher(task.client, context, supply) as publisher,
         ):
             while publisher.busy:
-                for leaving in publisher.leaving() if watch.may_go() else ():
+                may_go = watch.may_go()
+                if not may_go:
+                    publisher.withhold()
+                for leaving in publisher.leaving() if may_go else ():
                     fresh = self._fresh(recovery, leaving.rows) if recovery else None
                     publisher.release(leaving, fresh)
                 publisher.turn()

@@ -5,9 +5,9 @@ An earlier attempt may still be alive, on a machine that was given up, while thi
 does it stop, and which of its rows are known? All times are parts of the shortest duplicate window
 of the task's streams, W:
 
-* An attempt looks at its note each W/8, and hands out no row when the last good look began more
-  than W/4 ago. So one that was superseded hands out its last row W/4 after that at most, and sends
-  it for the last time within another W.
+* An attempt looks at its note each W/8. When the last good look began more than W/4 ago it hands
+  out no row, and takes back what it has not sent. So one that was superseded sends its last new row
+  W/4 after that at most, and sends it again for the last time within another W.
 * The one that follows reads the tail when it has taken the note over, and again each W/2 until it
   is as old as 3/2 W; then all that the other one ever stored is known. Until then no row goes out
   when the last look began more than 3/4 W ago: what was stored since is in the window, and the

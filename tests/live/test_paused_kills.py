@@ -28,6 +28,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -220,6 +221,7 @@ class Fate(threading.local):
 
     left = -1
     frozen: threading.Event | None = None
+    stands: threading.Event | None = None
 
     def step(self):
         """The next turn: the thread is killed, or stands still, when it is the last one."""
@@ -227,6 +229,7 @@ class Fate(threading.local):
         if self.left == 0 and self.frozen is None:
             raise Killed
         if self.left == 0:
+            self.stands.set()
             assert self.frozen.wait(120)
 
 
@@ -249,12 +252,13 @@ class Zombie(threading.Thread):
 
     def __init__(self, fate, steps, work):
         super().__init__(daemon=True)
-        self.go_on = threading.Event()
+        self.go_on, self.stands = threading.Event(), threading.Event()
         self._fate, self._steps, self._work = fate, steps, work
         self.error = None
 
     def run(self):
         self._fate.left, self._fate.frozen = self._steps, self.go_on
+        self._fate.stands = self.stands
         try:
             self._work()
         except JetStreamError as error:
@@ -318,3 +322,29 @@ def test_any_pauses_and_kills(query, nats_server, fate, seed):
         zombies.pop().end()
     one.check()
     gc.collect()  # what a killed process would have closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_a_frozen_attempt_has_not_sent_stays(query, nats_server, fate, monkeypatch):
+    """
+    An attempt freezes while its rows wait for an operator who does not answer; another one stores
+    them. Thawed when the stream has forgotten their ids, the first one sends none of them.
+    """
+    monkeypatch.setattr(publisher, "_LONGEST_WAIT_S", 0.1)
+    control = f"control{next(QUERIES)}"
+    one = query(control, 2.0, ack_timeout_s=0.5)
+    batch = one.made("a", "b", rows=4)
+    with closing(Client(connection_of(nats_server.url))) as silent:
+        silent.connection.subscribe(f"{control}.active")
+        silent.connection.ping(60.0)
+        first = Zombie(fate, 5, lambda: one.write(batch))
+        first.start()
+        assert first.stands.wait(60)
+        unsent = stored(one.js, one.stream)
+        one.write(batch)
+        one.commit()
+        time.sleep(2.5)
+        first.end()
+
+    assert unsent == []
+    one.check()

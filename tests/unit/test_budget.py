@@ -16,7 +16,7 @@ LONGER = {
     "fetch.survey": 645,
     "outbox.admission": 468,
     "publish.lanes.lane": 471,
-    "publish.publisher": 461,
+    "publish.publisher": 457,
     "readstream.lease": 480,
     "readstream.rangedriver": 515,
     "values": 590,
