@@ -1,6 +1,5 @@
 """
-Benchmarks: this package, a bare socket and nats-py at the same work, on one machine, in one run.
+Benchmarks: this package, bare sockets, nats-py and Spark's Kafka at the same work, in one run.
 
-`python -m bench` starts its own server and its own Spark and prints what each reaches. Nothing
-here is part of what is installed.
+`python -m bench` starts its own server and its own Spark. Nothing here is installed.
 """

@@ -1,211 +1,203 @@
-"""Measures this package, prints the figures, and writes them to bench-results.json here."""
+"""
+Measures this package, prints the figures, and writes them to bench-results.json here.
+
+Each case runs in turns with its references, and medians count. The load of the machine stands
+beside each run; one that begins at a load above 3 does not count.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.kits.servers import DevServer
 
 from .about import about
-from .cases import Case
-from .comparisons import Part
-from .flights import DATA, Flights
-from .measures import (
-    mapping,
-    rowlatency,
-)
-from .measures.kafka import Beside
+from .measures.live import live
+from .measures.mapping import mapping_costs
+from .measures.publishers import publishers
 from .measures.reads import read_cases
-from .measures.snapshots import Snapshots
+from .measures.smalljobs import small_jobs
+from .measures.snapshots import snapshot_cases
 from .measures.writes import write_cases
-from .others.child import Outcome
-from .others.kafka import CONNECTOR
+from .others.kafka import CONNECTOR, Peer
 from .others.references import References
-from .results import Figures, Results
-from .spark import SETTINGS, Run, Spark
+from .results import markdown, of_case, of_cases
+from .rows import Flights
+from .runs import Case, Run, quiet, started
+from .spark import SETTINGS, Spark, counted
 from .streams import Streams
-from .waiting import started
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 RESULTS: Final = Path("bench-results.json")
-_PEER: Final = "kafka"
-"""A phase of its own: it fetches a broker and needs memory for two more JVMs."""
+_OURS: Final = "ours"
 
-_OF_SPARK: Final = ("read", "write", "snapshot", _PEER, "latency")
-PHASES: Final = (*_OF_SPARK, "mapping")
+_CASES: Final = ("read", "write", "snapshot")
+_TABLES: Final = ("latency", "jobs", "publishers")
+PHASES: Final = (*_CASES, *_TABLES, "mapping")
+
+_MILLION: Final = 1_000_000
+_QUICK: Final = 20_000
 
 _WARM_S: Final = 12.0
-"""
-How long a case runs without a clock before, less with fewer rows than a million: a JVM that has
-just begun costs twice the CPU.
-"""
+"""How long a case runs without a clock before: a JVM that has just begun costs twice the CPU."""
 
-_LIVE_S: Final = 20.0
-"""How long rows come at each rate; less with fewer rows than a million."""
+_TIMED_S: Final = 20.0
+"""How long rows come at each rate, and publishes are timed. Both are less with fewer rows."""
+
+_TURNS: Final = 10
+"""Of a small job."""
+
+
+class Bench:
+    """One run: its arguments, what it finds, and how many measurements failed."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._share = min(1.0, arguments.rows / _MILLION)
+        self._phases: dict[str, dict[str, Any]] = {}
+        """What has been found in each: its cases, and its tables."""
+        self._about = about(arguments.rows, arguments.repeat)
+        self.failures = 0
+
+    def run(self, phases: Collection[str]) -> None:
+        """Measures these phases, and writes what it found."""
+        if set(phases) & {*_CASES, *_TABLES}:
+            self._with_spark(phases)
+        if "mapping" in phases:
+            self._table("mapping", lambda: mapping_costs(0.3 * self._share))
+        found = {"about": self._about, "phases": self._phases}
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+    def _with_spark(self, phases: Collection[str]) -> None:
+        arguments = self._arguments
+        flights = Flights(arguments.rows)
+        with ExitStack() as stack:
+            server = stack.enter_context(DevServer())
+            streams = stack.enter_context(closing(Streams(server.url, flights)))
+            packages = CONNECTOR if arguments.kafka else ""
+            spark = stack.enter_context(Spark(server.url, server.pid, packages))
+            print(f"{flights.rows:,} rows, {os.cpu_count()} cores, Spark set by {SETTINGS}")
+            frame = _in_memory(spark, flights)
+            kafka = stack.enter_context(Peer(spark, frame)) if arguments.kafka else None
+            others = References(streams, server.pid)
+            for phase, cases in {
+                "read": read_cases(spark, streams, others, kafka),
+                "write": write_cases(spark, streams, others, frame, kafka),
+                "snapshot": snapshot_cases(spark, streams, others),
+            }.items():
+                if phase in phases:
+                    self._cases(phase, cases)
+            seconds = max(3.0, _TIMED_S * self._share)
+            turns = max(2, round(_TURNS * self._share))
+            for phase, measure in {
+                "latency": lambda: live(spark, streams, seconds),
+                "jobs": lambda: small_jobs(spark, streams, frame, kafka, turns),
+                "publishers": lambda: publishers(spark, streams, others, seconds),
+            }.items():
+                if phase in phases:
+                    self._table(phase, measure)
+
+    def _cases(self, phase: str, cases: Iterator[Case]) -> None:
+        found: list[dict[str, Any]] = []
+        self._phases[phase] = {"cases": found, "tables": []}
+        while True:
+            name = "the next case"
+            try:
+                case = next(cases, None)
+                if case is None:
+                    break
+                name = case.name
+                found.append(self._measured(case))
+            except Exception:  # one that fails does not keep the others from running
+                self._failed(phase, name)
+        print("\n" + markdown(of_cases(found)))
+
+    def _table(self, phase: str, measure: Callable[[], dict[str, Any]]) -> None:
+        print(f"\n{phase}: load {quiet(not self._arguments.quick):.1f}", flush=True)
+        try:
+            table = started(measure)
+        except Exception:  # likewise
+            self._failed(phase, "its table")
+            return
+        self._phases[phase] = {"cases": [], "tables": [table]}
+        print("\n" + markdown(table))
+
+    def _failed(self, phase: str, name: str) -> None:
+        self.failures += 1
+        print(f"{phase}, {name}: failed", file=sys.stderr)
+        traceback.print_exc()
+
+    def _measured(self, case: Case) -> dict[str, Any]:
+        """Ours for so long without a clock; then ours and each reference in turn."""
+        print(f"\n{case.name}", flush=True)
+        warm_until = time.monotonic() + (_WARM_S * self._share if case.warm_up else 0.0)
+        while time.monotonic() < warm_until:
+            started(case.ours)
+        calls = {_OURS: case.ours, **case.references}
+        runs: dict[str, list[Run]] = {name: [] for name in calls}
+        for _ in range(self._arguments.repeat):
+            for name, call in calls.items():
+                load = quiet(not self._arguments.quick)
+                runs[name].append(run := replace(started(call), load=load))
+                used = ", ".join(f"{role} {cpu_s:.1f}" for role, cpu_s in run.cpu_s.items())
+                does_not = "" if run.counts else ", does not count"
+                print(
+                    f"  {name:14} {run.rate:>9,.0f}/s  {run.seconds:.2f} s; load {load:.1f}"
+                    f"{does_not}; CPU-s: {used}; {run.note}",
+                    flush=True,
+                )
+        return of_case(case.name, runs.pop(_OURS), runs)
+
+
+def _in_memory(spark: Spark, flights: Flights) -> DataFrame:
+    directory = spark.new_directory()
+    flights.write_parquet(directory)
+    frame = spark.session.read.parquet(str(directory)).cache()
+    counted(frame, flights.rows)
+    return frame
 
 
 def main() -> int:
     """Runs the benchmarks; 1 when one of them failed."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM tidies up as Ctrl-C does
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    results = Results(console)
-    usual = [phase for phase in PHASES if phase not in {_PEER} - set(arguments.peers)]
-    wanted = usual if arguments.only is None else (arguments.only,)
-    failures = _with_spark(console, results, wanted, arguments)
-    if "mapping" in wanted:
-        results.begin("mapping", about(arguments.rows, arguments.repeat))
-        failures += _press(console, results, {"mapping": mapping.part})
-    results.write(RESULTS)
-    return 1 if failures else 0
-
-
-def _with_spark(
-    console: Console, results: Results, wanted: Collection[str], arguments: argparse.Namespace
-) -> int:
-    """The phases that need Spark; how many measurements failed."""
-    if not set(_OF_SPARK).intersection(wanted):
-        return 0
-    flights = Flights(arguments.data, arguments.rows)
-    failures = 0
-    with (
-        DevServer() as server,
-        Streams(server.url, flights, arguments.data) as streams,
-        Spark(server.url, server.pid, CONNECTOR if _PEER in wanted else "") as spark,
-    ):
-        console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores, Spark set by {SETTINGS}")
-        references = References(streams, server.pid)
-        snapshots = Snapshots(spark, streams, references)
-        beside = Beside(spark, streams)
-        for phase, cases in {
-            "read": read_cases(spark, streams, references),
-            "write": write_cases(spark, streams, references),
-            "snapshot": snapshots.cases(),
-            _PEER: beside.cases(),
-        }.items():
-            if phase in wanted:
-                results.begin(phase, about(arguments.rows, arguments.repeat, SETTINGS))
-                failures += _run(console, results, phase, cases, arguments)
-                if phase == "snapshot":
-                    results.note(snapshots.entries(), *snapshots.tables())
-                if phase == _PEER and beside.starts is not None:
-                    results.note(beside.starts.entries, beside.starts.table)
-        seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
-        if "latency" in wanted:
-            results.begin("latency", about(arguments.rows, arguments.repeat, SETTINGS))
-            live = {"latency": lambda: rowlatency.part(spark, streams, seconds)}
-            failures += _press(console, results, live)
-    results.show()
-    return failures
-
-
-def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="(%(default)s)")
+    parser.add_argument("--rows", type=int, default=_MILLION, metavar="N", help="(%(default)s)")
     parser.add_argument("--only", choices=PHASES)
     parser.add_argument(
         "--with",
-        dest="peers",
-        action="append",
-        choices=[_PEER],
-        default=[],
+        dest="kafka",
+        choices=["kafka"],
         help="measure beside Spark's Kafka source and sink, too; fetched from Maven Central",
     )
     parser.add_argument(
-        "--repeat", type=int, default=1, metavar="K", help="medians of K runs (%(default)s)"
+        "--repeat", type=int, default=3, metavar="K", help="medians of K runs (%(default)s)"
     )
     parser.add_argument(
-        "--data", type=Path, default=DATA, metavar="FILE", help="a parquet file of flights"
+        "--quick",
+        action="store_true",
+        help=f"{_QUICK:,} rows, once, and whatever the load: whether all of it runs",
     )
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rows, arguments.repeat = _QUICK, 1
     if arguments.rows < 1 or arguments.repeat < 1:
         parser.error("--rows and --repeat are at least 1")
-    return arguments
-
-
-def _run(
-    console: Console,
-    results: Results,
-    phase: str,
-    cases: Iterator[Case],
-    arguments: argparse.Namespace,
-) -> int:
-    """Runs the cases of a phase; how many failed."""
-    failures = 0
-    warm_s = min(_WARM_S, _WARM_S * arguments.rows / 1_000_000)
-    while True:
-        name = f"{phase} streams"
-        try:
-            case = next(cases, None)
-            if case is None:
-                return failures
-            name = case.name
-            results.add(_measure(console, case, arguments.repeat, warm_s if case.warm_up else 0.0))
-        except Exception as error:  # one that fails does not keep the others from running
-            failures += 1
-            console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")
-            traceback.print_exc()
-
-
-def _press(console: Console, results: Results, parts: Mapping[str, Callable[[], Part]]) -> int:
-    """Measures each part of a phase without Spark; how many failed."""
-    failures = 0
-    for name, measure in parts.items():
-        console.print(f"\n{name}", style="bold")
-        try:
-            part = measure()
-            results.note(part.entries, part.table)
-        except Exception as error:  # likewise
-            failures += 1
-            console.print(f"{name} failed: {type(error).__name__}: {error}", style="red")
-            traceback.print_exc()
-    return failures
-
-
-def _measure(console: Console, case: Case, repeat: int, warm_s: float) -> Figures:
-    """Ours for so long without a clock; then ours and each reference in turn, `repeat` times."""
-    console.print(f"\n{case.name}", style="bold")
-    warm_from = time.monotonic()
-    while time.monotonic() < warm_from + warm_s:
-        started(case.ours)
-    runs: list[Run] = []
-    outcomes: dict[str, list[Outcome]] = {name: [] for name in case.references}
-    for _ in range(repeat):
-        runs.append(run := started(case.ours))
-        console.print(_run_line(run), soft_wrap=True)
-        for name, reference in case.references.items():
-            outcomes[name].append(outcome := started(reference))
-            line = _outcome_line(name, outcome, case.notes.get(name, ""))
-            console.print(line, soft_wrap=True)
-    return Figures(case, runs, outcomes)
-
-
-def _run_line(run: Run) -> str:
-    parts = [f"{run.seconds:.2f} s"]
-    if run.whole_s is not None:
-        parts.append(f"{run.whole_s:.2f} s with start")
-    parts.append(f"CPU-s: {run.usage}")
-    if run.note:
-        parts.append(run.note)
-    return f"  {'ours':11} {run.rate:>9,.0f}/s  {'; '.join(parts)}"
-
-
-def _outcome_line(name: str, outcome: Outcome, note: str) -> str:
-    parts = [f"{outcome.seconds:.2f} s"]
-    if outcome.bytes:
-        parts.append(f"{outcome.bytes / outcome.messages:.0f} B a message")
-    parts.append(f"CPU-s: clients {outcome.cpu_s:.1f}, {outcome.usage}")
-    parts.extend(text for text in (outcome.note, note) if text)
-    return f"  {name:11} {outcome.rate:>9,.0f}/s  {'; '.join(parts)}"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM tidies up as Ctrl-C does
+    bench = Bench(arguments)
+    bench.run(PHASES if arguments.only is None else (arguments.only,))
+    return 1 if bench.failures else 0
 
 
 if __name__ == "__main__":

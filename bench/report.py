@@ -3,7 +3,8 @@ The figures of docs/bench.md and its two pictures, from what `python -m bench` l
 
     python -m bench.report bench-results.json
 
-What stands outside of the marks is written by hand, and has no figures of these measurements.
+What stands outside of its places is written by hand. Text of a picture stays text, and the same
+figures give the same bytes.
 """
 
 from __future__ import annotations
@@ -12,122 +13,111 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from . import pictures
+from .results import markdown, of_cases
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _DOCS: Final = Path(__file__).parents[1] / "docs"
-_BEGIN: Final = "<!-- written by python -m bench.report -->\n"
-_END: Final = "<!-- end -->\n"
+_PLACE: Final = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-_SECTIONS: Final = {
-    "read": (
-        "Reads",
-        "Flights as JSON of about 91 B on two partitions, into noop. *Raw drain* pulls from"
-        " consumers and decodes nothing, *raw direct* asks by batched direct get. At the live end"
-        " the server stores and delivers at the same time.",
-    ),
-    "kafka": (
-        "Beside Spark's Kafka source and sink",
-        "The same flights in a topic of as many partitions, on one broker without replicas, in the"
-        " same session. Kafka's sink is at least once; ours is exactly once. The small jobs took"
-        " turns, ten times each.",
-    ),
-    "write": ("Writes", "*ids* means with a `Nats-Msg-Id`, the default."),
-    "snapshot": (
-        "Ranges and snapshots",
-        "Messages of 100 B. *Spark reduce* reads the range and groups it, which is no snapshot. The"
-        " last table has a publisher that sends 500 messages a second and awaits each PubAck; its"
-        " times count from when a publish was due.",
-    ),
-    "latency": (
-        "Latency at the live end",
-        "From the server's time of a message to the end of the batch that holds it; two"
-        " partitions, rows of 100 B, trigger 0, into noop.",
-    ),
-    "mapping": (
-        "Subject mapping",
-        "Nanoseconds a row over columns of 10,000 rows.",
-    ),
-}
-"""The heading of each phase, and the facts that a reader needs."""
+_OURS: Final = "#1f77b4"
+_MARKS: Final = "|xoD^s"
 
 
 def written(page: str, results: Mapping[str, Any]) -> str:
-    """The page with these figures between the marks."""
-    head, begin, rest = page.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
-    if not (begin and end):
-        raise ValueError("the page has no place for figures")
-    parts = [
-        part
-        for phase, (heading, words) in _SECTIONS.items()
-        if phase in results
-        for part in (f"## {heading}\n", f"{words}\n", *_section(phase, results[phase]))
-    ]
-    return head + begin + "\n" + "\n".join(parts) + "\n" + end + tail
+    """The page with these figures in their places; a place of what was not measured is empty."""
+    return _PLACE.sub(lambda place: f"{place[1]}\n{_figures(place[2], results)}\n{place[3]}", page)
 
 
-def _section(phase: str, found: Mapping[str, Any]) -> Iterator[str]:
-    yield _taken(found["about"]) + "\n"
-    if found["cases"]:
-        yield _cases(phase, found["cases"])
-    for table in found["tables"]:
-        yield _table(table["columns"], table["rows"])
-    if phase in pictures.PICTURES:
-        says, _ = pictures.PICTURES[phase]
-        yield f"![{says}](_static/bench/{phase}.svg)\n"
+def _figures(name: str, results: Mapping[str, Any]) -> str:
+    if name == "about":
+        return _taken(results["about"]) + "\n"
+    found = results["phases"].get(name)
+    if found is None:
+        return "Not measured.\n"
+    parts = [markdown(of_cases(found["cases"]))] if found["cases"] else []
+    parts += map(markdown, found["tables"])
+    if name in PICTURES:
+        parts.append(f"![{PICTURES[name][0]}](_static/bench/{name}.svg)\n")
+    return "\n".join(parts)
 
 
 def _taken(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    runs = f"medians of {about['repeat']} runs" if about["repeat"] > 1 else "one run"
     return (
-        f"*{about['taken'].replace('T', ' ').removesuffix('+00:00')} UTC, commit"
-        f" {about['commit']}, `--rows {about['rows']}`, {runs}; {about['machine']}, load"
-        f" {about['load']} at the start; {versions}.*"
+        f"*{about['taken']} UTC, commit {about['commit']}, `--rows {about['rows']}`, medians of"
+        f" {about['repeat']} runs; {about['machine']}; {versions}. † marks a case of which every"
+        " run began at a load above 3.*"
     )
 
 
-def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
-    others = list(dict.fromkeys(other for case in cases for other in case["references"]))
-    columns = ["", "rows/s", *(cell for other in others for cell in (other, "ratio"))]
-    columns += ["CPU-s/1M: server", "Spark"]
-    rows = []
-    for case in cases:
-        row = [case["name"].removeprefix(f"{phase} "), f"{case['rate']:,}"]
-        for other in others:
-            rate = case["references"].get(other)
-            row += [f"{rate:,}", f"{case['rate'] / rate:.2f}"] if rate else ["", ""]
-        cpu_s = dict(case["cpu_s"])
-        row += [f"{cpu_s.pop('server', 0.0):.1f}", f"{sum(cpu_s.values()):.1f}"]
-        rows.append(row)
-    return _table(columns, rows)
+def _rates(axes: Axes, found: Mapping[str, Any]) -> None:
+    """A bar of rows a second a case, and a mark for each reference beside it."""
+    cases = found["cases"]
+    names = [case["name"] for case in cases]
+    axes.barh(names, [case["rate"] for case in cases], color=_OURS, label="pyspark-jetstream")
+    others = dict.fromkeys(other for case in cases for other in case["references"])
+    for mark, other in zip(_MARKS, others, strict=False):
+        those = [case for case in cases if other in case["references"]]
+        rates = [case["references"][other] for case in those]
+        beside = [case["name"] for case in those]
+        axes.scatter(rates, beside, marker=mark, color="black", label=other, zorder=3)
+    axes.set_xscale("log")
+    axes.set_xlabel("rows a second (logarithmic)")
+    axes.invert_yaxis()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.14), ncols=6, frameon=False)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        plain = (re.sub(r"\[/?[a-z]+\]", "", cell).replace("\n", "<br>") for cell in cells)
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in plain) + " |"
+def _latencies(axes: Axes, found: Mapping[str, Any]) -> None:
+    """p50 and p99 over the rate."""
+    points = [
+        [float(re.sub(r"row, |/s|,", "", cell)) for cell in row]
+        for row in found["tables"][0]["rows"]
+    ]
+    for name, column in (("p50", 2), ("p99", 3)):
+        rates, times = [row[0] for row in points], [row[column] for row in points]
+        axes.plot(rates, times, marker="o", label=name)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("messages a second (logarithmic)")
+    axes.set_ylabel("ms")
+    axes.legend()
 
-    ruler = ["---", *["---:"] * (len(columns) - 1)]
-    return "\n".join([line(columns), "|" + "|".join(ruler) + "|", *map(line, rows), ""])
+
+PICTURES: Final = {
+    "read": ("rows a second of each case beside its references", 5.5, _rates),
+    "latency": ("p50 and p99 of a row's latency over the rate", 3.0, _latencies),
+}
+"""Of a phase: what its picture shows, its height in inches, and what draws it."""
+
+
+def _drawn(path: Path, phase: str, found: Mapping[str, Any]) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    _, height, draw = PICTURES[phase]
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 8}):
+        figure = Figure(figsize=(8.0, height), layout="constrained")
+        draw(figure.add_subplot(), found)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def main() -> int:
     """Writes the page and its pictures."""
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("bench-results.json"))
-    parser.add_argument("--docs", type=Path, default=_DOCS, help="(%(default)s)")
-    arguments = parser.parse_args()
-    results = json.loads(arguments.results.read_text())
-    page = arguments.docs / "bench.md"
+    results = json.loads(parser.parse_args().results.read_text())
+    page = _DOCS / "bench.md"
     page.write_text(written(page.read_text(), results))
-    for phase, (_, draw) in pictures.PICTURES.items():
-        if phase in results:
-            draw(arguments.docs / "_static" / "bench" / f"{phase}.svg", results[phase])
+    for phase in PICTURES:
+        if phase in results["phases"]:
+            _drawn(_DOCS / "_static" / "bench" / f"{phase}.svg", phase, results["phases"][phase])
     return 0
 
 

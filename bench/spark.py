@@ -7,21 +7,18 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_jetstream.readstream.offsets import Offset
 
-from .installation import compiled_installation
-from .usage import Sampler, Usage
-from .waiting import until
+from .runs import Run, until
+from .usage import Sampler
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 SETTINGS: Final = "conf/spark-defaults.conf"
@@ -37,32 +34,9 @@ def documented_settings() -> dict[str, str]:
     return {name: value.strip() for name, value in (line.split(None, 1) for line in lines)}
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one query did, and what it used."""
-
-    rows: int
-    seconds: float
-    """
-    Time of the work: of a streaming query Spark's triggerExecution over all batches, else
-    the wall time of the call.
-    """
-    whole_s: float | None
-    """Wall time of the whole streaming query, the start of its processes included."""
-    usage: Usage
-    note: str = ""
-
-    @property
-    def rate(self) -> float:
-        """Rows a second of the work."""
-        return self.rows / self.seconds
-
-
 class Spark:
     """
     A local session on two cores with the documented settings, and its queries; a context manager.
-
-    Its workers have a PySpark that is compiled, as those settings ask for.
 
     All that it leaves on disk is in one temporary directory.
     """
@@ -81,10 +55,7 @@ class Spark:
         from pyspark.sql import SparkSession
 
         home = Path(self._home.name)
-        # A package that is installed is compiled; one in a working copy may not be.
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(home / "compiled"))
-        os.environ["SPARK_HOME"] = str(compiled_installation(home))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile us anew
         self.session: SparkSession = (
             SparkSession.builder.master("local[2]")
             .appName("pyspark-jetstream bench")
@@ -105,9 +76,6 @@ class Spark:
 
     def __exit__(self, *_: object) -> None:
         self.session.stop()
-        if os.environ["PYTHONPYCACHEPREFIX"].startswith(self._home.name):
-            del os.environ["PYTHONPYCACHEPREFIX"]  # who comes later would make it again
-        del os.environ["SPARK_HOME"]
         self._home.cleanup()
 
     def new_directory(self) -> Path:
@@ -122,7 +90,8 @@ class Spark:
 
     def read_stream(self, options: Mapping[str, Any], rows: int) -> Run:
         """`readStream` to noop, everything there is, then the end."""
-        return self.drain(lambda: self._start(options, {"availableNow": True}), rows)
+        frame = self.stream(options)
+        return self.drain(lambda: self.to_noop(frame, {"availableNow": True}), rows)
 
     def drain(
         self, start: Callable[[], StreamingQuery], rows: int, server_pid: int | None = None
@@ -134,54 +103,24 @@ class Spark:
             RuntimeError: Not so many rows came out.
             TimeoutError: It took too long.
         """
-        (query,), seconds, usage = self._to_the_end(lambda: [start()], rows, server_pid)
-        work_ms = sum(each.durationMs.get("triggerExecution", 0) for each in query.recentProgress)
-        return Run(rows, work_ms / 1e3, seconds, usage)
-
-    def _to_the_end(
-        self, start: Callable[[], list[StreamingQuery]], rows: int, server_pid: int | None = None
-    ) -> tuple[list[StreamingQuery], float, Usage]:
-        """Queries that are through with so many rows, their seconds, and what they used."""
         with self.sampler(server_pid) as sampler:
             began = time.monotonic()
-            queries = start()
+            query = start()
             try:
-                for query in queries:
-                    if not query.awaitTermination(int(_TIMEOUT_S)):
-                        raise TimeoutError(f"a query runs for more than {_TIMEOUT_S:.0f}s")
+                if not query.awaitTermination(int(_TIMEOUT_S)):
+                    raise TimeoutError(f"a query runs for more than {_TIMEOUT_S:.0f}s")
             finally:
-                for query in queries:
-                    query.stop()
-            seconds = time.monotonic() - began
-        count = sum(batch.numInputRows for query in queries for batch in query.recentProgress)
-        if count != rows:
+                query.stop()
+            whole_s = time.monotonic() - began
+        batches = query.recentProgress
+        if (count := sum(batch.numInputRows for batch in batches)) != rows:
             raise RuntimeError(f"{count} rows came out of {rows}")
-        return queries, seconds, sampler.usage
+        work_s = sum(each.durationMs.get("triggerExecution", 0) for each in batches) / 1e3
+        return Run(rows, work_s, sampler.cpu_s, f"{whole_s:.2f} s with the query's start")
 
     def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
-        """`read` to noop, which does not count: see `check_range`."""
+        """`read` to noop, which does not count the rows."""
         return self.run(self.range(options), rows)
-
-    def check_range(self, options: Mapping[str, Any], rows: int) -> None:
-        """
-        The same read, counted without a clock.
-
-        Raises:
-            RuntimeError: Not so many rows come out.
-        """
-        if (count := self.range(options).count()) != rows:
-            raise RuntimeError(f"{count} rows came out of {rows}")
-
-    def rows(self, options: Mapping[str, Any], columns: Sequence[str]) -> pa.Table:
-        """These columns of all that a read finds."""
-        return self.range(options).select(*columns).toArrow()
-
-    def plan(self, options: Mapping[str, Any]) -> float:
-        """Seconds until the tasks of a read are known."""
-        frame = self.range(options)
-        began = time.monotonic()
-        frame.rdd.getNumPartitions()
-        return time.monotonic() - began
 
     def reduce(self, options: Mapping[str, Any], rows: int) -> Run:
         """The last message of each subject, found by Spark itself; `rows` of them, to noop."""
@@ -192,12 +131,13 @@ class Spark:
 
     def write(self, frame: DataFrame, options: Mapping[str, Any], rows: int) -> Run:
         """`write` of a DataFrame that is in memory."""
-        return self.timed(self.writer(frame, options).save, rows)
+        writer = self._options(frame.write.format("jetstream").mode("append"), options)
+        return self.timed(writer.save, rows)
 
     @contextmanager
     def following(self, options: Mapping[str, Any]) -> Iterator[StreamingQuery]:
         """A `readStream` to noop that runs one batch after another; stopped in the end."""
-        query = self._start(options, {"processingTime": "0 seconds"})
+        query = self.to_noop(self.stream(options), {"processingTime": "0 seconds"})
         try:
             yield query
         finally:
@@ -208,9 +148,6 @@ class Spark:
         reader = self._options(self.session.readStream.format("jetstream"), options)
         frame: DataFrame = reader.load()
         return frame
-
-    def _start(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
-        return self.to_noop(self.stream(options), trigger)
 
     def to_noop(self, frame: DataFrame, trigger: dict[str, Any]) -> StreamingQuery:
         """A streaming query that drops what it reads, with a checkpoint of its own."""
@@ -233,13 +170,7 @@ class Spark:
             began = time.monotonic()
             call()
             seconds = time.monotonic() - began
-        return Run(rows, seconds, None, sampler.usage)
-
-    def writer(self, frame: DataFrame, options: Mapping[str, Any]) -> DataFrameWriter:
-        """A `write` that is to be saved."""
-        writer = frame.write.format("jetstream").mode("append")
-        ours: DataFrameWriter = self._options(writer, options)
-        return ours
+        return Run(rows, seconds, sampler.cpu_s)
 
     def range(self, options: Mapping[str, Any]) -> DataFrame:
         """A `read` of all that there is."""
@@ -248,6 +179,17 @@ class Spark:
 
     def _options(self, builder: Any, options: Mapping[str, Any]) -> Any:
         return builder.option("servers", self._url).options(**options)
+
+
+def counted(frame: DataFrame, rows: int) -> None:
+    """
+    Counts.
+
+    Raises:
+        RuntimeError: There are not so many rows.
+    """
+    if (count := frame.count()) != rows:
+        raise RuntimeError(f"{count} rows came out of {rows}")
 
 
 def wait_for(query: StreamingQuery, ends: list[int]) -> None:

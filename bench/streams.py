@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
@@ -14,11 +14,9 @@ from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import ApiError
 from pyspark_jetstream.options import parse_sink
 
-from .flights import PARTITIONS, Flights
-from .others.child import Children, Outcome
-from .waiting import until
-
-GROUP: Final = "bench"
+from .others.children import together
+from .rows import PARTITIONS, Flights
+from .runs import Run, until
 
 _NO_STORE: Final = 10049
 """The server's error for a store that it cannot make."""
@@ -32,7 +30,7 @@ class Lane:
     """Where one partition is: a stream, or what a filter lets through of one."""
 
     stream: str
-    filter: str | None
+    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +41,14 @@ class Layout:
     subjects: dict[str, str]
     """The subjects of each stream."""
     lanes: tuple[Lane, ...]
-    options: dict[str, str]
-    config: dict[str, Any] = field(default_factory=dict)
-    """What else is set on its streams."""
+    options: dict[str, str] = field(default_factory=dict)
+    retention: str = "limits"
 
 
 STREAMS: Final = Layout(
     "streams layout",
     {f"FLIGHTS-{p}": f"flights.{p}.>" for p in range(PARTITIONS)},
-    tuple(Lane(f"FLIGHTS-{p}", None) for p in range(PARTITIONS)),
+    tuple(Lane(f"FLIGHTS-{p}") for p in range(PARTITIONS)),
     {"stream": "FLIGHTS-{partition}", "partitions": str(PARTITIONS)},
 )
 
@@ -66,22 +63,24 @@ FILTERED: Final = Layout(
     },
 )
 
+INTEREST: Final = replace(STREAMS, name="interest", retention="interest")
+WORKQUEUE: Final = replace(STREAMS, name="workqueue", retention="workqueue")
+
+PAYLOADS: Final = Layout("payloads", {"PAYLOADS": "payloads.>"}, (Lane("PAYLOADS"),))
+
 
 class Streams:
-    """Makes, fills and deletes streams on one server; a context manager."""
+    """Makes, fills and deletes streams on one server."""
 
-    def __init__(self, url: str, flights: Flights, data: Path) -> None:
+    def __init__(self, url: str, flights: Flights) -> None:
         self.url = url
         self.flights = flights
-        self._data = data
         self._client = Client(parse_connection({"servers": url}))
         self._js = JetStream(self._client)
         self._numbers = iter(range(1_000_000))
 
-    def __enter__(self) -> Streams:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Closes the connection."""
         self._client.close()
 
     @contextmanager
@@ -90,31 +89,57 @@ class Streams:
         made = []
         try:
             for name, subject in layout.subjects.items():
-                config = {"name": name, "subjects": [subject], "storage": "file"}
-                create(self._js, config | {"allow_direct": True} | layout.config)
+                config: dict[str, Any] = {"name": name, "subjects": [subject], "storage": "file"}
+                config |= {"retention": layout.retention, "allow_direct": True}
+                until(partial(self._made, config), 60.0, f"the store of stream {name}")
                 made.append(name)
             yield
         finally:
             for name in made:
                 self._client.request(f"{self._js.prefix}.STREAM.DELETE.{name}")
 
-    def publish(self, rows: int) -> Outcome:
-        """The first `rows` flights, from a bare socket."""
-        return _alone(self.publish_job(0, rows))
+    def fresh(self, layout: Layout, rows: int, call: Callable[[], Run]) -> Callable[[], Run]:
+        """`call` on streams of its own, which hold so many rows afterwards."""
 
-    def publish_job(
-        self, first: int = 0, last: int | None = None, ids: str | None = None
-    ) -> dict[str, Any]:
-        """A bare-socket publisher of the flights `[first, last)`, of all unless given."""
-        last = self.flights.rows if last is None else last
+        def on_fresh_streams() -> Run:
+            with self.empty(layout):
+                run = call()
+                infos = self._js.stream_infos(list(layout.subjects))
+                if (stored := sum(info.last_seq for info in infos)) != rows:
+                    raise RuntimeError(f"the stream holds {stored} of {rows} rows")
+                return run
+
+        return on_fresh_streams
+
+    def _made(self, config: dict[str, Any]) -> bool:
+        """Whether a stream could be created; not while its predecessor's files are removed."""
+        try:
+            self._js.create_stream(config)
+        except ApiError as error:
+            if error.err_code != _NO_STORE:
+                raise
+            return False
+        return True
+
+    def publish(self, rows: int) -> Run:
+        """The first `rows` flights, from a bare socket."""
+        return together([self.publish_job(rows)])
+
+    def publish_payloads(self, size: int, rows: int, subjects: int) -> Run:
+        """`Payloads(size, rows, subjects)`, from a bare socket."""
+        job = self.publish_job(rows) | {"size": size, "rows": rows, "subjects": subjects}
+        return together([job])
+
+    def publish_job(self, rows: int | None = None) -> dict[str, Any]:
+        """A bare-socket publisher of the first flights, of all unless given."""
+        last = self.flights.rows if rows is None else rows
         return {
-            "do": "bench.others.work:publish",
+            "do": "publish",
             "url": self.url,
-            "data": str(self._data),
             "rows": max(last, self.flights.rows),
-            "first": first,
+            "first": 0,
             "last": last,
-            "ids": ids,
+            "ids": None,
             "window": WINDOW,
         }
 
@@ -125,69 +150,21 @@ class Streams:
 
     @contextmanager
     def consumers(
-        self, lanes: Sequence[Lane], pinned: bool, starts: Sequence[int] | None = None
+        self, lanes: Sequence[Lane], starts: Sequence[int] | None = None, policy: str = "none"
     ) -> Iterator[list[str]]:
-        """Durables that want no acks, one a lane; deleted in the end."""
+        """Durables with this ack policy, one a lane, from `starts` on; deleted in the end."""
         made: list[tuple[str, str]] = []
         try:
             for at, lane in enumerate(lanes):
                 name = f"reference-{next(self._numbers)}"
-                config: dict[str, Any] = {"durable_name": name, "ack_policy": "none"}
-                config["deliver_policy"] = "all"
+                config: dict[str, Any] = {"durable_name": name, "ack_policy": policy}
                 if starts is not None:
-                    config["deliver_policy"] = "by_start_sequence"
-                    config["opt_start_seq"] = starts[at]
+                    config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": starts[at]}
                 if lane.filter is not None:
                     config["filter_subject"] = lane.filter
-                if pinned:
-                    config["priority_groups"] = [GROUP]
-                    config["priority_policy"] = "pinned_client"
                 self._js.create_consumer(lane.stream, config)
                 made.append((lane.stream, name))
             yield [name for _, name in made]
         finally:
             for stream, name in made:
                 self._js.delete_consumers([(stream, name)])
-
-
-def create(js: JetStream, config: dict[str, Any]) -> None:
-    """
-    Creates a stream, also where the server still removes the files of one of the same name.
-
-    Raises:
-        TimeoutError: The server can make no store for it.
-    """
-
-    def made() -> bool:
-        try:
-            js.create_stream(config)
-        except ApiError as error:
-            if error.err_code != _NO_STORE:
-                raise
-            return False
-        return True
-
-    until(made, 60.0, f"the store of stream {config['name']}")
-
-
-def publish_payloads(url: str, size: int, rows: int, subjects: int) -> Outcome:
-    """`Payloads(size, rows, subjects)`, from a bare socket."""
-    return _alone(
-        {
-            "do": "bench.others.work:publish",
-            "url": url,
-            "size": size,
-            "rows": rows,
-            "subjects": subjects,
-            "first": 0,
-            "last": rows,
-            "ids": None,
-            "window": WINDOW,
-        }
-    )
-
-
-def _alone(job: dict[str, Any]) -> Outcome:
-    with Children([job]) as children:
-        children.go()
-        return children.outcome()

@@ -13,8 +13,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark_jetstream.publish.lanes.frames import Publishes
 
@@ -37,18 +36,15 @@ _STATUSES: Final = (b"100", b"404", b"408", b"409")
 """Heartbeats, and the ways in which a pull ends."""
 
 _REPLY: Final = re.compile(rb" \$JS\.ACK\.[^. ]+\.[^. ]+\.\d+\.\d+\.(\d+)\.\d+\.\d+ ")
-_PIN: Final = re.compile(rb"Nats-Pin-Id: ([^\r]+)\r\n")
 _LEFT: Final = re.compile(rb"Nats-Pending-Messages: (\d+)\r\n")
 
 _EOB: Final = re.compile(rb"NATS/1\.0 204 EOB\r\n(?:[^\r]+\r\n)*?Nats-Last-Sequence: (\d+)\r\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(NamedTuple):
     """What came through."""
 
     messages: int
-    bytes: int = 0
     latencies_s: Sequence[float] = ()
     """Of each message, where they were timed."""
 
@@ -73,17 +69,9 @@ class Wire:
                 raise ConnectionError(f"{url} closed the connection: {greeting!r}")
             greeting += chunk
 
-    def close(self) -> None:
-        """Closes the socket."""
-        self._sock.close()
-
-    def drain_consumer(
-        self, stream: str, consumer: str, count: int, group: str | None = None
-    ) -> Counted:
+    def drain_consumer(self, stream: str, consumer: str, count: int) -> Counted:
         """
         Pulls `count` messages from a consumer that has delivered none so far.
-
-        With `group` it is a pinned one, and one pull is open until the pin is known.
 
         How many have come is read off the last delivery in the buffer (its dseq); no other is
         looked at.
@@ -94,22 +82,15 @@ class Wire:
             "expires": 30 * 10**9,
             "idle_heartbeat": 10**9,
         }
-        if group is not None:
-            body["group"] = group
         buffer = bytearray(_BUFFER)
         view = memoryview(buffer)
-        delivered = asked = total = kept = 0
+        delivered = asked = kept = 0
         while delivered < count:
-            open_ = asked - delivered
-            alone = group is None or "id" in body
-            if asked < count and (open_ == 0 or (alone and open_ <= _PULL_MESSAGES // 2)):
+            if asked < count and asked - delivered <= _PULL_MESSAGES // 2:
                 batch = min(_PULL_MESSAGES, count - asked)
                 self._ask(subject, json.dumps(body | {"batch": batch}).encode())
                 asked += batch
             end = kept + self._receive(view[kept:])
-            total += end - kept
-            if not alone and (pin := _PIN.search(buffer, 0, end)):
-                body["id"] = pin[1].decode()
             start = 0
             # A message's header block begins NATS/1.0\r\n; with a blank it is a status.
             while (at := buffer.find(b"NATS/1.0 ", start, end)) >= 0:
@@ -126,21 +107,20 @@ class Wire:
                 delivered = max(delivered, int(reply[1]))
             kept = end - max(start, end - _TAIL)
             buffer[:kept] = buffer[end - kept : end]
-        return Counted(delivered, total)
+        return Counted(delivered)
 
     def drain_direct(self, stream: str, start: int, end: int, batch: int) -> Counted:
         """Gets the messages `(start, end]` by batched direct get, `batch` a request."""
         subject = f"$JS.API.DIRECT.GET.{stream}"
         buffer = bytearray(_BUFFER)
         view = memoryview(buffer)
-        last, total = start, 0
+        last = start
         while last < end:
             query = {"seq": last + 1, "batch": min(batch, end - last), "max_bytes": _DIRECT_BYTES}
             self._ask(subject, json.dumps(query).encode())
             kept = 0
             while True:
                 size = kept + self._receive(view[kept:])
-                total += size - kept
                 eob = _EOB.search(buffer, max(0, size - _TAIL), size)
                 if eob:
                     last = int(eob[1])
@@ -149,7 +129,7 @@ class Wire:
                     raise ConnectionError(f"{stream}: {view[:size].tobytes()!r}")
                 kept = min(size, _TAIL)
                 buffer[:kept] = buffer[size - kept : size]
-        return Counted(end - start, total)
+        return Counted(end - start)
 
     def publish(self, blocks: Sequence[Publishes], window: int) -> Counted:
         """Sends all frames, at most `window` of them without a PubAck, and counts the PubAcks."""
@@ -161,7 +141,7 @@ class Wire:
             for last in [min(first + maximum, block.end)]
         ]
         count = sum(messages for _, messages in chunks)
-        sent = acked = total = 0
+        sent = acked = 0
         pending, tail = iter(chunks), b""
         chunk = next(pending, None)
         while acked < count:
@@ -169,14 +149,12 @@ class Wire:
             if chunk is not None and sends:
                 self._send(chunk[0])
                 sent += chunk[1]
-                total += len(chunk[0])
                 chunk = next(pending, None)
             answers = tail + self._answers(wait=not sends)
-            if b'"error"' in answers or b"NATS/1.0 " in answers:
-                raise ConnectionError(f"not stored: {answers[:300]!r}")
+            _check(answers)
             acked += answers.count(b'"seq":')
             tail = answers[-5:]
-        return Counted(acked, total)
+        return Counted(acked)
 
     def publish_paced(
         self, subject: str, subjects: int, size: int, rate: float, stopped: Callable[[], bool]
@@ -198,10 +176,9 @@ class Wire:
             answer = b""
             while b'"seq":' not in answer:
                 answer += self._answers(wait=True)
-                if b'"error"' in answer or b"NATS/1.0 " in answer:
-                    raise ConnectionError(f"not stored: {answer[:300]!r}")
+                _check(answer)
             latencies.append(time.perf_counter() - due)
-        return Counted(len(latencies), len(latencies) * size, latencies)
+        return Counted(len(latencies), latencies)
 
     def publish_steadily(
         self, subject: str, subjects: int, size: int, rate: float, stopped: Callable[[], bool]
@@ -219,18 +196,18 @@ class Wire:
                 b"PUB %b.%d %d\r\n%b\r\n" % (subject.encode(), n % subjects, size, payload)
                 for n in range(sent, due)
             )
-            self._send(memoryview(frames))
+            self._send(frames)
             sent = max(sent, due)
             time.sleep(0.001)
         self._ask("bench.end", b"")  # nobody listens there, which is told behind all before it
         answer = b""
         while b"NATS/1.0 503" not in answer:
             answer += self._answers(wait=True)
-        return Counted(sent, sent * size)
+        return Counted(sent)
 
-    def _send(self, frames: memoryview | list[memoryview]) -> None:
+    def _send(self, frames: bytes | memoryview | list[memoryview]) -> None:
         self._sock.settimeout(_TIMEOUT_S)
-        self._sock.sendall(frames if isinstance(frames, memoryview) else b"".join(frames))
+        self._sock.sendall(b"".join(frames) if isinstance(frames, list) else frames)
 
     def _answers(self, wait: bool) -> bytes:
         """What has arrived; nothing, unless it waits, when nothing has."""
@@ -254,3 +231,8 @@ class Wire:
         if not size:
             raise ConnectionError("the server closed the connection")
         return size
+
+
+def _check(answers: bytes) -> None:
+    if b'"error"' in answers or b"NATS/1.0 " in answers:
+        raise ConnectionError(f"not stored: {answers[:300]!r}")

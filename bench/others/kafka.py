@@ -6,21 +6,20 @@ Spark fetches the broker and the connector from Maven Central by its `--packages
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyspark
+
 from tests.kits.servers import free_ports
 
-from ..flights import PARTITIONS
-from ..spark import Run, Spark
-from ..waiting import until
-from .child import Outcome
+from ..rows import PARTITIONS
+from ..runs import Run, until
+from ..spark import Spark, counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +32,6 @@ CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 
 _CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 _START_TIMEOUT_S: Final = 300.0
-_STOP_TIMEOUT_S: Final = 60.0
 _STARTED: Final = "Kafka Server started"
 
 _SETTINGS: Final = """\
@@ -48,24 +46,26 @@ offsets.topic.replication.factor=1
 """
 
 
-class Kafka:
+class Peer:
     """
-    A broker without replicas, and the queries of Spark's connector on it; a context manager.
-
-    A topic has as many partitions as the flights have; whoever writes into it first makes it.
+    A broker without replicas with the flights in a topic of as many partitions, and the queries of
+    Spark's connector on it; a context manager.
 
     Raises:
         RuntimeError: The broker is not up within five minutes; its last lines say why.
     """
 
-    def __init__(self, spark: Spark) -> None:
+    def __init__(self, spark: Spark, flights: DataFrame) -> None:
         self._spark = spark
+        self._flights = flights
+        self._topic = ""
         self._home = Path(tempfile.mkdtemp(prefix="pyspark-jetstream-bench-kafka-"))
         self._port, self._controller = free_ports(2)
         self._broker: subprocess.Popen[bytes] | None = None
+        self._pid = 0
         self._numbers = iter(range(1_000_000))
 
-    def __enter__(self) -> Kafka:
+    def __enter__(self) -> Peer:
         settings = self._home / "server.properties"
         settings.write_text(
             _SETTINGS.format(
@@ -76,7 +76,10 @@ class Kafka:
         try:
             self._java("kafka.tools.StorageTool", format_log).wait(_START_TIMEOUT_S)
             self._broker = self._java("kafka.Kafka", [str(settings)])
+            self._pid = self._broker.pid
             until(self._has_started, _START_TIMEOUT_S, f"the broker of {self._home}", poll_s=0.1)
+            self._topic = self.new_topic()
+            self.fill(self._flights, self._topic)
         except BaseException:
             self.__exit__()
             raise
@@ -84,15 +87,11 @@ class Kafka:
 
     def __exit__(self, *_: object) -> None:
         if self._broker is not None:
-            self._broker.send_signal(signal.SIGTERM)
-            try:
-                self._broker.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._broker.kill()
-                self._broker.wait()
+            self._broker.kill()  # nobody reads its log again
+            self._broker.wait()
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def topic(self) -> str:
+    def new_topic(self) -> str:
         """A name that no topic has yet."""
         return f"flights-{next(self._numbers)}"
 
@@ -102,60 +101,46 @@ class Kafka:
         writer = rows.write.format("kafka").option("topic", topic)
         writer.option("kafka.bootstrap.servers", self._servers).mode("append").save()
 
-    def write(self, frame: DataFrame, rows: int) -> Outcome:
-        """
-        The same into a topic of its own, as the sink does by default: idempotent, `acks=all`.
-
-        Raises:
-            RuntimeError: The topic holds another number of rows.
-        """
-        topic = self.topic()
+    def write(self, frame: DataFrame, rows: int) -> Run:
+        """The same into a topic of its own, as the sink does by default: idempotent, `acks=all`."""
+        topic = self.new_topic()
         run = self._spark.timed(lambda: self.fill(frame, topic), rows, self._pid)
-        if (stored := self.range(topic).count()) != rows:
-            raise RuntimeError(f"the topic holds {stored} of {rows} rows")
-        return _outcome(run)
+        counted(self.range(topic), rows)
+        return run
 
-    def read_stream(self, topic: str, rows: int, a_trigger: int | None = None) -> Outcome:
-        """`readStream` to noop, everything there is, then the end."""
-        return _outcome(
-            self._spark.drain(
-                lambda: self._spark.to_noop(self.stream(topic, a_trigger), {"availableNow": True}),
-                rows,
-                self._pid,
-            )
+    def read_stream(self, rows: int, a_trigger: int | None = None) -> Run:
+        """`readStream` of the flights to noop, everything there is, then the end."""
+        return self._spark.drain(
+            lambda: self._spark.to_noop(
+                self.stream(self._topic, a_trigger), {"availableNow": True}
+            ),
+            rows,
+            self._pid,
         )
 
-    def read_range(self, topic: str, rows: int) -> Outcome:
-        """`read` to noop, which does not count."""
-        return _outcome(self._spark.run(self.range(topic), rows, self._pid))
+    def read_range(self, rows: int) -> Run:
+        """`read` of the flights to noop."""
+        return self._spark.run(self.range(self._topic), rows, self._pid)
 
     def stream(self, topic: str, a_trigger: int | None = None) -> DataFrame:
         """A `readStream` from the first message on."""
-        reader = self._options(self._spark.session.readStream, topic)
-        reader = reader.option("startingOffsets", "earliest")
+        options: dict[str, Any] = {"startingOffsets": "earliest"}
         if a_trigger is not None:
-            reader = reader.option("maxOffsetsPerTrigger", a_trigger)
-        frame: DataFrame = reader.load()
-        return frame
+            options["maxOffsetsPerTrigger"] = a_trigger
+        return self._loaded(self._spark.session.readStream, topic, options)
 
     def range(self, topic: str) -> DataFrame:
         """A `read` of all that there is."""
-        frame: DataFrame = self._options(self._spark.session.read, topic).load()
-        return frame
+        return self._loaded(self._spark.session.read, topic, {})
 
-    def _options(self, reader: Any, topic: str) -> Any:
-        reader = reader.format("kafka").option("kafka.bootstrap.servers", self._servers)
-        return reader.option("subscribe", topic)
+    def _loaded(self, reader: Any, topic: str, options: dict[str, Any]) -> DataFrame:
+        options = options | {"kafka.bootstrap.servers": self._servers, "subscribe": topic}
+        frame: DataFrame = reader.format("kafka").options(**options).load()
+        return frame
 
     @property
     def _servers(self) -> str:
         return f"127.0.0.1:{self._port}"
-
-    @property
-    def _pid(self) -> int:
-        if self._broker is None:
-            raise RuntimeError("the broker does not run")
-        return self._broker.pid
 
     def _has_started(self) -> bool:
         said = (self._home / "said").read_text(errors="replace")
@@ -165,14 +150,9 @@ class Kafka:
 
     def _java(self, main: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """A program of the broker's archive, whose class path Spark resolves; its JVM's process."""
-        submit = Path(os.environ["SPARK_HOME"]) / "bin" / "spark-submit"
+        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         command = [str(submit), "--packages", BROKER, "--driver-memory", "1g", "--class", main]
         with (self._home / "said").open("ab") as said:
             return subprocess.Popen(
                 [*command, "spark-internal", *arguments], stdout=said, stderr=subprocess.STDOUT
             )
-
-
-def _outcome(run: Run) -> Outcome:
-    note = f"{run.rows / run.whole_s:,.0f}/s with start" if run.whole_s else ""
-    return Outcome(run.rows, 0, run.seconds, 0.0, run.usage, note)

@@ -1,161 +1,102 @@
-"""The same work without this package: reference processes, each over its part of the rows."""
+"""The same work without this package: two processes at a time, each over its part of the rows."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ..streams import GROUP, Lane, Layout, Streams
+from ..runs import Run
+from ..streams import Lane, Layout, Streams
 from ..usage import Sampler
-from .child import Children, Outcome
+from .children import Children
 
 RAW_DRAIN: Final = "raw drain"
-RAW_PLAIN: Final = "raw unpinned"
 RAW_DIRECT: Final = "raw direct"
 RAW_PUBLISH: Final = "raw publish"
 NATS_PY: Final = "nats-py"
 SPARK_REDUCE: Final = "Spark reduce"
 
-_PUBLISHING: Final = {
-    RAW_PUBLISH: "bench.others.work:publish",
-    NATS_PY: "bench.others.work:natspy_publish",
-}
-"""What the children do."""
-
-_WIRE: Final = "bench.others.work:on_the_wire"
-_NATS_PY: Final = "bench.others.work:in_nats_py"
+_PUBLISHING: Final = {RAW_PUBLISH: "publish", NATS_PY: "natspy_publish"}
+_WIRE: Final = "on_the_wire"
+_NATS_PY: Final = "in_nats_py"
 _PROCESSES: Final = 2
 
 
 class References:
-    """What reads and writes the streams without Spark, two processes at a time."""
+    """What reads and writes the streams without Spark."""
 
     def __init__(self, streams: Streams, server_pid: int) -> None:
         self._streams = streams
         self._server_pid = server_pid
 
-    def drain_consumers(
-        self, layout: Layout, counts: Sequence[int], pinned: bool = True
-    ) -> Outcome:
+    def drain_consumers(self, layout: Layout, counts: Sequence[int]) -> Run:
         """Bare sockets on consumers, one a partition, from its first message on."""
-        with self._streams.consumers(layout.lanes, pinned=pinned) as names:
-            return self._together(self._drains(layout, names, counts, GROUP if pinned else None))
+        with self._streams.consumers(layout.lanes) as names:
+            return self._together(_WIRE, "drain_consumer", _pulls(layout.lanes, names, counts))
 
-    def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
+    def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Run:
         """The same on empty streams, while a producer fills them."""
         with (
-            self._streams.consumers(layout.lanes, pinned=True) as names,
-            Children(self._drains(layout, names, counts, GROUP)) as drains,
+            self._streams.consumers(layout.lanes) as names,
+            self._children(_WIRE, "drain_consumer", _pulls(layout.lanes, names, counts)) as drains,
             Children([self._streams.publish_job()]) as producer,
-            Sampler(self._server_pid, None) as sampler,
+            Sampler(self._server_pid) as sampler,
         ):
             drains.go()
             time.sleep(0.1)  # their first pulls are open then
             producer.go()
             produced = producer.outcome()
-            # The clock runs from the producer's start.
-            outcome = replace(drains.outcome(), seconds=time.monotonic() - producer.started)
-        return replace(outcome, usage=sampler.usage, note=produced_note(produced))
+            run = replace(drains.outcome(), seconds=time.monotonic() - producer.started)
+        return replace(run, cpu_s=sampler.cpu_s, note=f"the producer made {produced.rate:,.0f}/s")
 
-    def drain_direct(self, layout: Layout, batch: int = 10_000) -> Outcome:
+    def drain_direct(self, layout: Layout, batch: int = 10_000) -> Run:
         """
         Bare sockets, batched direct get: a stream each, or half of the one stream each.
 
         `batch` messages a request; fewer are slower, and keep writers waiting for less long.
         """
-        return self._together(
-            [
-                self._job(
-                    _WIRE,
-                    call="drain_direct",
-                    stream=stream,
-                    start=start,
-                    end=end,
-                    batch=batch,
-                )
-                for stream, start, end in self._ranges(layout)
-            ]
-        )
+        parts = [
+            {"stream": stream, "start": start, "end": end, "batch": batch}
+            for stream, start, end in self._ranges(layout)
+        ]
+        return self._together(_WIRE, "drain_direct", parts)
 
-    def fetch_partitions(self, layout: Layout, counts: Sequence[int]) -> Outcome:
-        """nats-py's `fetch` on plain consumers, one a partition, from its first message on."""
-        with self._streams.consumers(layout.lanes, pinned=False) as names:
-            return self._fetch(layout.lanes, names, counts)
-
-    def fetch_ranges(self, layout: Layout, maximum: int | None = None) -> Outcome:
+    def fetch(self, layout: Layout, maximum: int) -> Run:
         """
-        nats-py's `fetch` on plain consumers without filter: it has no batched direct get.
-
-        With `maximum` only the first so many messages of each stream.
+        nats-py's `fetch` on consumers without filter, as many messages of a stream at most: it has
+        no batched direct get.
         """
         ranges = self._ranges(layout, maximum)
-        lanes = [Lane(stream, None) for stream, _, _ in ranges]
-        starts = [start + 1 for _, start, _ in ranges]
-        with self._streams.consumers(lanes, pinned=False, starts=starts) as names:
-            return self._fetch(lanes, names, [end - start for _, start, end in ranges])
+        lanes = [Lane(stream) for stream, _, _ in ranges]
+        with self._streams.consumers(lanes, [start + 1 for _, start, _ in ranges]) as names:
+            counts = [end - start for _, start, end in ranges]
+            return self._together(_NATS_PY, "fetch", _pulls(lanes, names, counts))
 
-    def fetch_last(self, stream: str, subjects: Sequence[str]) -> Outcome:
+    def fetch_last(self, stream: str, subjects: Sequence[str]) -> Run:
         """nats-py's `get_last_msg`, one subject after another, half of them a process."""
-        halves = [subjects[part::_PROCESSES] for part in range(_PROCESSES)]
-        return self._together(
-            [self._job(_NATS_PY, call="last", stream=stream, subjects=half) for half in halves]
-        )
+        halves = (subjects[part::_PROCESSES] for part in range(_PROCESSES))
+        parts = [{"stream": stream, "subjects": half} for half in halves]
+        return self._together(_NATS_PY, "last", parts)
 
-    def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool = True) -> Outcome:
+    def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool) -> Run:
         """
-        Two publishers with half of the first `rows` each.
-
-        Args:
-            how: RAW_…, from bare sockets in our very bytes; or NATS_PY, by its
-                `publish_async`.
-            job: says what the rows are.
-            ids: whether each has a `Nats-Msg-Id`.
+        Two publishers with half of the first `rows` of a job each: RAW_PUBLISH, from bare sockets
+        in our very bytes, or NATS_PY, by its `publish_async`.
         """
         prefix = os.urandom(8).hex()
-        return self._together(
-            [
-                job
-                | {
-                    "do": _PUBLISHING[how],
-                    "first": rows * part // _PROCESSES,
-                    "last": rows * (part + 1) // _PROCESSES,
-                    "ids": f"{prefix}-{part}" if ids else None,
-                }
-                for part in range(_PROCESSES)
-            ]
-        )
-
-    def _drains(
-        self, layout: Layout, names: Sequence[str], counts: Sequence[int], group: str | None
-    ) -> list[dict[str, Any]]:
-        return [
-            self._job(
-                _WIRE,
-                call="drain_consumer",
-                stream=lane.stream,
-                consumer=name,
-                group=group,
-                count=count,
-            )
-            for lane, name, count in zip(layout.lanes, names, counts, strict=True)
+        bounds = [rows * part // _PROCESSES for part in range(_PROCESSES + 1)]
+        parts = [
+            job | {"first": first, "last": last, "ids": f"{prefix}-{first}" if ids else None}
+            for first, last in zip(bounds, bounds[1:], strict=False)
         ]
-
-    def _fetch(self, lanes: Sequence[Lane], names: Sequence[str], counts: Sequence[int]) -> Outcome:
-        return self._together(
-            [
-                self._job(_NATS_PY, call="fetch", stream=lane.stream, consumer=name, count=count)
-                for lane, name, count in zip(lanes, names, counts, strict=True)
-            ]
-        )
+        return self._together(_PUBLISHING[how], None, parts)
 
     def _ranges(self, layout: Layout, maximum: int | None = None) -> list[tuple[str, int, int]]:
         """`(start, end]` of a stream for each process."""
-        ends = self._streams.last_sequences(layout)
-        if maximum is not None:
-            ends = [min(end, maximum) for end in ends]
+        ends = [min(end, maximum or end) for end in self._streams.last_sequences(layout)]
         if len(layout.subjects) > 1:
             return [(lane.stream, 0, end) for lane, end in zip(layout.lanes, ends, strict=True)]
         stream, end = layout.lanes[0].stream, ends[0]
@@ -164,16 +105,21 @@ class References:
             for part in range(_PROCESSES)
         ]
 
-    def _job(self, do: str, **job: Any) -> dict[str, Any]:
-        return {"do": do, "url": self._streams.url, **job}
+    def _children(self, do: str, call: str | None, parts: Iterable[dict[str, Any]]) -> Children:
+        what = {"do": do, "url": self._streams.url} | ({"call": call} if call else {})
+        return Children([part | what for part in parts])
 
-    def _together(self, jobs: list[dict[str, Any]]) -> Outcome:
-        with Children(jobs) as children, Sampler(self._server_pid, None) as sampler:
+    def _together(self, do: str, call: str | None, parts: Iterable[dict[str, Any]]) -> Run:
+        with self._children(do, call, parts) as children, Sampler(self._server_pid) as sampler:
             children.go()
-            outcome = children.outcome()
-        return replace(outcome, usage=sampler.usage)
+            run = children.outcome()
+        return replace(run, cpu_s=sampler.cpu_s)
 
 
-def produced_note(produced: Outcome) -> str:
-    """The producer's own rate, which bounds whoever follows it."""
-    return f"the producer made {produced.rate:,.0f}/s"
+def _pulls(
+    lanes: Sequence[Lane], names: Sequence[str], counts: Sequence[int]
+) -> list[dict[str, Any]]:
+    return [
+        {"stream": lane.stream, "consumer": name, "count": count}
+        for lane, name, count in zip(lanes, names, counts, strict=True)
+    ]

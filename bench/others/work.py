@@ -1,85 +1,82 @@
 """
-What the references' processes do: with bare sockets, with nats-py, or nothing but keep a core busy.
+What a reference process does: with bare sockets, or with nats-py.
 
-Each function is named to a `Child`, makes ready what it needs, and has it run.
+It makes everything ready, says so, begins when told, and says what came of it. `Children` is the
+other side.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import gc
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from nats.aio.client import Client
 
-from ..flights import Flights
-from ..payloads import Payloads
+from ..rows import frames, pairs, rows_of
 from . import natspy
 from .bare import Counted, Wire
-from .child import Child
 
 
-def publish(
-    child: Child, url: str, first: int, last: int, ids: str | None, window: int, **rows: Any
+def done(end: Connection, job: dict[str, Any]) -> None:
+    """All that a process does, by the function that its job names."""
+
+    def run(work: Callable[[], Counted]) -> None:
+        gc.freeze()
+        end.send(None)
+        end.recv()
+        counted = work()
+        end.send((counted, time.monotonic()))
+
+    _DO[job.pop("do")](run, end.poll, **job)
+
+
+Run = Callable[[Callable[[], Counted]], None]
+"""Says that all is ready, waits, works, and says the count."""
+
+Stopped = Callable[[], bool]
+
+
+def _publish(
+    run: Run, _: Stopped, url: str, first: int, last: int, ids: str | None, window: int, **rows: Any
 ) -> None:
     """The rows `[first, last)` with a PubAck each, from a bare socket."""
-    with _wire(url) as wire:
-        blocks = list(_rows(**rows).frames(first, last, wire.inbox, ids))
-        child.run(lambda: wire.publish(blocks, window))
+    wire = Wire(url)
+    blocks = list(frames(rows_of(**rows), first, last, wire.inbox, ids))
+    run(lambda: wire.publish(blocks, window))
 
 
-def on_the_wire(child: Child, url: str, call: str, **what: Any) -> None:
+def _on_the_wire(run: Run, stopped: Stopped, url: str, call: str, **what: Any) -> None:
     """A method of `Wire`; one that goes on without an end is told when to stop."""
     if call in ("publish_paced", "publish_steadily"):
-        what["stopped"] = child.is_stopped
-    with _wire(url) as wire:
-        child.run(lambda: getattr(wire, call)(**what))
+        what["stopped"] = stopped
+    wire = Wire(url)
+    run(lambda: getattr(wire, call)(**what))
 
 
-def natspy_publish(
-    child: Child, url: str, first: int, last: int, ids: str | None, window: int, **rows: Any
+def _natspy_publish(
+    run: Run, _: Stopped, url: str, first: int, last: int, ids: str | None, window: int, **rows: Any
 ) -> None:
     """The rows `[first, last)` with a PubAck each."""
-    pairs = _rows(**rows).rows_between(first, last)
-    _in_nats_py(child, url, lambda client: natspy.publish(client, pairs, ids, window))
+    published = pairs(rows_of(**rows), first, last)
+    _in_nats_py(run, _, url, "publish", rows=published, ids=ids, window=window)
 
 
-def in_nats_py(child: Child, url: str, call: str, **what: Any) -> None:
+def _in_nats_py(run: Run, _: Stopped, url: str, call: str, **what: Any) -> None:
     """A function of `natspy`."""
-    _in_nats_py(child, url, lambda client: getattr(natspy, call)(client, **what))
-
-
-def spin(child: Child) -> None:
-    """Keeps a core busy until told to stop."""
-
-    def turn() -> Counted:
-        while not child.is_stopped():
-            pass
-        return Counted(0)
-
-    child.run(turn)
-
-
-@contextmanager
-def _wire(url: str) -> Iterator[Wire]:
-    wire = Wire(url)
-    yield wire
-    wire.close()
-
-
-def _in_nats_py(
-    child: Child, url: str, work: Callable[[Client], Coroutine[Any, Any, Counted]]
-) -> None:
     with asyncio.Runner() as runner:
-        client = runner.run(natspy.connect(url))
-        child.run(lambda: runner.run(work(client)))
+        client = Client()
+        runner.run(client.connect(url))
+        run(lambda: runner.run(getattr(natspy, call)(client, **what)))
         runner.run(client.close())
 
 
-def _rows(
-    rows: int, data: str = "", size: int = 0, subjects: int | None = None
-) -> Flights | Payloads:
-    """Flights of the file `data`, or payloads of so many bytes."""
-    return Payloads(size, rows, subjects) if size else Flights(Path(data), rows)
+_DO: dict[str, Callable[..., None]] = {
+    "publish": _publish,
+    "on_the_wire": _on_the_wire,
+    "natspy_publish": _natspy_publish,
+    "in_nats_py": _in_nats_py,
+}
