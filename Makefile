@@ -124,7 +124,7 @@ matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (ARGS=--ta
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 .PHONY: examples
-examples: $(EXAMPLES)/.installed  ## Run docs/examples, those of Connect, pipelines and pandas, too
+examples: $(EXAMPLES)/.installed  ## Run docs/examples, those of Connect and pipelines, too
 	PYSPARK_PYTHON=$(EXAMPLES)/bin/python PYSPARK_DRIVER_PYTHON=$(EXAMPLES)/bin/python \
 		$(EXAMPLES)/bin/python -m pytest tests/spark/test_snippets.py -k examples.md $(ARGS)
 
