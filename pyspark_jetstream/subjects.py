@@ -293,7 +293,7 @@ def with_partition(template: str, token: str) -> str:
 def _malformed(text: str) -> str:
     """The fault in the tokens of a text that is not `_WELL_FORMED`."""
     if not text:
-        return "it is empty"
+        return "the subject is empty"
     match = _BAD_CHARACTER.search(text)
     if match is None:
         return f"token {tokens(text).index('') + 1} is empty"

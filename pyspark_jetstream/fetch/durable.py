@@ -101,7 +101,7 @@ def refused(stream: str, partition: int, consumer: str, error: ApiError) -> Read
         stream,
         partition,
         f"the server refuses the consumer '{consumer}': {error.description} (err_code"
-        f" {error.err_code}); see `nats consumer ls {stream}` for one in its way",
+        f" {error.err_code}); look at max_consumers and `nats consumer ls {stream}`",
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
-from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.errors import OptionError, ReadError
 from pyspark_jetstream.write.creation import create_streams
 
 from ..kits.options import connection_of, creation_of
@@ -96,6 +96,20 @@ def test_a_stream_is_made_with_the_window_that_is_allowed(js: JetStream) -> None
     create_streams(js, creation_of("S", ("S.>",)))
 
     assert js.stream_info("S").config["duplicate_window"] == 30 * 10**9
+
+
+def test_a_limit_of_consumers_is_named(js: JetStream, limited: DevServer) -> None:
+    """A query whose consumers find no room says which limit is to be raised."""
+    config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "max_consumers": 1}
+    js.create_stream(config | {"retention": "interest"})
+    first, second = (Query(limited, stream="S", consumer=name) for name in "ab")
+    try:
+        first.step()
+        with pytest.raises(ReadError, match="10026.* look at max_consumers"):
+            second.step()
+    finally:
+        first.reader.stop()
+        second.reader.stop()
 
 
 def test_a_bucket_where_each_stream_has_a_size() -> None:

@@ -96,7 +96,7 @@ def test_shape(filter, literal, rest, positions):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        pytest.param("", "it is empty", id="empty"),
+        pytest.param("", "the subject is empty", id="empty"),
         pytest.param(".a", "token 1 is empty", id="leading-dot"),
         pytest.param("a..b", "token 2 is empty", id="double-dot"),
         pytest.param("a.", "token 2 is empty", id="trailing-dot"),

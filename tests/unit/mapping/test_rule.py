@@ -165,7 +165,7 @@ def test_apply(source, destination, subject, expected):
         ("foo.*", "foo.{{partition(5,１)}}", "invalid argument '１' in token 2"),
         ("foo.*", "foo.{{partition(2147483648)}}", "invalid argument '2147483648' in token 2"),
         ("foo.*", "foo..x", "invalid destination: token 2 is empty"),
-        ("foo.*", "", "invalid destination: it is empty"),
+        ("foo.*", "", "invalid destination: the subject is empty"),
         ("foo.*", "a b", "invalid destination: token 1 'a b' contains white space"),
         ("foo.*", "b.$ 1", "invalid destination: token 2 '$ 1' contains white space"),
         ("foo.*", "b.*", "invalid destination: token 2 is '*'"),

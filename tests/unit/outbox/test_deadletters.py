@@ -149,7 +149,7 @@ def test_no_rows():
         ("dlq-{subject}", "orders.1", None),
         ("dlq", "dlq.x", None),
         ("a.{subject}.b", "a.b", None),
-        ("", None, "it is empty"),
+        ("", None, "the subject is empty"),
         ("dlq.", None, "token 2 is empty"),
         ("dlq.*", None, "wildcard"),
         ("dlq.{subject}.>", None, "wildcard"),
