@@ -153,7 +153,7 @@ class Connection:
         """
         Answers whoever asked; that the user may not is no error.
 
-        Who asks is a stranger: on anything but an inbox the answer would be a message in a stream,
+        A stranger may ask: on anything but an inbox the answer would be a message in a stream,
         a record or a command, by the rights of this user. There is none then.
         """
         subject = reply.decode("utf-8", "replace")

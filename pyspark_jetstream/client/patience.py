@@ -9,7 +9,7 @@ _PAUSE_S: Final = 0.05
 
 
 class Clock(Protocol):
-    """The parts of the module `time` that who waits uses."""
+    """The parts of the module `time` that a wait uses."""
 
     def monotonic(self) -> float:
         """Seconds since some moment."""

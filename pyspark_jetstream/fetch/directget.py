@@ -5,14 +5,14 @@ A request names the sequence to begin at and how much may come; the server sends
 flow control and ends with a 204 EOB. So both bounds are always given, and the range's end is cut
 off here, because the server ignores `up_to_seq` in these requests.
 
-Who publishes into the stream waits for all that was asked for (`pace.Courtesy`). So a request is
-small and a record batch is made of many. The next one is sent before a batch is made of those
-before it, and read to its end before Spark gets the batch: server and worker work at one time, and
-nothing waits in a socket while Spark takes its time.
+Publishers into the stream wait for all that was asked for (`pace.Courtesy`). So a request is small,
+and a record batch is made of many. The next request is sent before a batch is made, and its answer
+is read to the end before Spark gets the batch: server and worker work at the same time, and nothing
+waits in a socket while Spark takes its time.
 
-A direct get may be answered by a replica that lags, or by a mirror. What looks like the end of the
-stream before the range's end is therefore asked of the leader, and only its word counts. Where a
-mirror has answered, the leader is asked for the messages themselves.
+A replica that lags, or a mirror, may answer a direct get. If the stream seems to end before the
+range does, the leader is asked, and only its answer counts. If a mirror has answered, the leader is
+asked for the messages themselves.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _REQUEST_BYTES: Final = 2 << 20
 
 _REQUEST_MESSAGES: Final = 1_000
 """
-Messages that a request asks for at the most: larger ones hold up whoever publishes, much smaller
+Messages that a request asks for at the most: larger ones hold up publishers, much smaller
 ones the read (docs/bench.md).
 """
 

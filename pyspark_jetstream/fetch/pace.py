@@ -3,19 +3,19 @@ The pace of a read: the number of requests under way, and the size of each.
 
 Rule 1: no I/O and no clock; what a round trip and the answers take is the caller's to measure.
 
-Near a server one request at a time is enough: while its answer is made into rows the next one is
-answered. Far away the line would be idle between a request and its answer, so there are as many
-requests under way as are answered in a round trip. A server that takes long for each gets few.
+Near a server one request at a time is enough: the server answers the next one while the client
+makes rows of this one. Far away the line would be idle between a request and its answer, so as many
+requests are under way as are answered in a round trip. A server that takes long for each gets few.
 
-Who publishes waits for what was asked for and has not come, of whichever task: so a task asks for
-as much as comes in time (`Courtesy`).
+A publisher waits until the server has sent what all tasks have asked for. So a task asks for as
+much as comes in time (`Courtesy`).
 
-A consumer's pulls need no such care, the server knows where it stands: they wait there, one behind
-the other (`pulls_ahead`).
+A consumer's pulls need no such care: the server knows the consumer's position, and pulls wait
+there, one behind the other (`pulls_ahead`).
 
-Where a request begins has to be known before the one ahead is answered. So each stands for a
-stretch of sequences that should hold what it may bring. One that brings less leaves a hole, and
-what was asked for behind it is asked for again, fewer at a time.
+A request must say where it begins before the one ahead is answered. So each request stands for a
+stretch of sequences that should hold what it may bring. If it brings less, a hole is left, and the
+client asks again for what lies behind the hole, fewer messages at a time.
 
 The server sends what a request or a pull asks for without flow control, and cuts a connection off
 that is more than `max_pending` bytes behind, or takes nothing for `write_deadline` (a slow
@@ -217,7 +217,7 @@ def answer_s(delay_s: float | None) -> float:
 
 class Courtesy:
     """
-    Window of what a read has asked for and not got, so small that who publishes hardly waits.
+    How much a read may have asked for and not got, so that publishers hardly wait.
 
     A stream has one line for all that it sends and takes. What a task asks for comes when all is
     sent that anybody had asked for before, and a publish waits as long. So each task keeps that

@@ -5,8 +5,8 @@ Rule 1: every decision about order among subjects, waiting for room, pauses and 
 here; what is on the wire is a lane's.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic), and how many publishes are on
 the wire of how many.
-Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a block goes as it
-came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
+Rule 3: rows come and go in blocks. If nothing is paused and all rows are normal, a block goes as it
+came; else a few kernels sort its rows. Python looks at no single row.
 
 **Subjects.** All rows of one destination subject go first in, first out, always. A subject is free,
 or *held* (`held`): paused by an operator, or refused by the server for want of room.
@@ -19,8 +19,8 @@ starves nobody: a micro-batch does not end before its last row is stored (A16).
 
 **Capacity** (A9, A11, B18). Rows that wait for room have `queueSize` and a quarter of
 `bufferMemory`; held ones have half of it, so that one paused subject does not fill the queue for
-all. What is full makes `wants_rows` false, so Spark's iterator waits. A block may exceed a
-capacity, the next is not asked for.
+all. When either is full, `wants_rows` is false, and Spark's iterator waits. A block may exceed a
+capacity; then the next one is not asked for.
 
 **Overload** (A12) is a full queue, a full window *and* push-back within the last second. Without
 push-back a full queue is a healthy batch: Spark's rows are there before anybody wants them. Under

@@ -14,7 +14,7 @@ B12). A subject that the server refuses for want of room (10077 of its stream, 1
 10023 of the server) waits in the same way (`pauses`).
 
 One loop reads acks, admits rows and sends, so lanes and queue need no locks. The loop is the
-caller's (`publish` is the plain one), so that whoever has a ledger looks at it between two turns:
+caller's (`publish` is the plain one), so that a write with a ledger looks at it between two turns:
 
     while publisher.busy:
         for leaving in publisher.leaving():  # rows that leave the queue, to be sent or shed

@@ -169,7 +169,7 @@ class Lease:
             self._check_fenced()
 
     def report(self) -> dict[str, Any]:
-        """As the progress shows it: whether this query reads, else who does, how long silent."""
+        """For the progress: whether this query reads, else which one, and how long it is silent."""
         with self._lock:
             record, reads = self._view.record, self._view.is_reader
         if reads or record is None:
@@ -373,7 +373,7 @@ class Standby:
     def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
         Start of the next batch; None while another query reads. What the query was asked to go on
-        from is committed in Spark's log by then, and is noted for whoever comes next.
+        from is committed in Spark's log by then, and is noted for the next query.
 
         Raises:
             QueryFencedError: Another query took this one's place.
@@ -457,7 +457,7 @@ class Standby:
     def warm_ups(self, tasks: int) -> list[ReadTask]:
         """
         The tasks of a batch without rows: as many as there will be with rows, so that a take-over
-        finds workers that have started. Whoever reads: it has the same ones when it runs again.
+        finds workers that have started. A batch that runs again has the same ones.
         """
         return [ReadTask(self._options.connection, WarmUp()) for _ in range(tasks)]
 

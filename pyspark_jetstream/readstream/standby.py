@@ -1,8 +1,8 @@
 """
 Hot standby: one of several identical queries reads, from where the last one stopped.
 
-They share one record. Whoever reads renews it; whoever waits watches it. Only changes of the record
-count, on the watcher's own monotonic clock: no two clocks are compared.
+They share one record. The query that reads renews it; the queries that wait watch it. Only changes
+of the record count, on the watcher's own monotonic clock: no two clocks are compared.
 
 Rule: no I/O and no clock; callers pass what they saw, and `now`. `lease` does the rest.
 """

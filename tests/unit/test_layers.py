@@ -1,5 +1,5 @@
 """
-Who may import whom: the whole of the house's rules about imports (docs/house.md).
+Who may import whom: the whole of the rules about imports (docs/design.md).
 
 A wing imports the ground and the wings that its row of `MAY` names; inside the package a name is
 imported from the module that defines it. `jobs/` and `bench/` stand on top.

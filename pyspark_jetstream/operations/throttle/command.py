@@ -1,4 +1,4 @@
-"""The commands of an operator: who publishes, a pause for some time, and its end."""
+"""An operator's commands: list the writers, pause subjects for some time, lift a pause."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def throttle() -> None:
     Pauses what Spark publishes on some subjects.
 
     Says which writers acknowledged. A query has writers only while a batch runs. A writer that
-    starts during a pause hears of it before its first row. A pause is not enforced: who does not
-    acknowledge may go on publishing.
+    starts during a pause hears of it before its first row. A pause is not enforced: a writer that
+    does not acknowledge may go on publishing.
 
     \b
     pyspark-jetstream throttle producers

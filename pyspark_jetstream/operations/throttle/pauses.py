@@ -11,16 +11,15 @@ Each producer gets its commands by name, on `<subject>.<producer_id>`:
                         ├──receipt──▸ paused as a whole
                         └──silence──▸ silent, until a receipt comes after all
 
-So those that do not know the protocol are sent nothing, and of those that are gone the server says
-so at once (503, nobody listens), which tells them from the silent ones. Receipts of the reasons
-about a connection count, but are not waited for, as in PIP-385; only that of the fallback is, for
-it is all that is left to ask.
+A producer that does not know the protocol is sent nothing. If a producer is gone, the server says
+so at once (503, nobody listens): it is not counted as silent. Receipts for reasons about a
+connection count, but nobody waits for them, as in PIP-385, except for the receipt of the fallback.
 
-A command pauses for the second that has begun and `MARGIN_S`, and is issued again when the second
-is over, as long as the pause is wanted; who appears in between is told on sight, for what is left
-of it. So no gap opens while the next command is under way, and nothing stays paused for long when
-the operator's program dies. Who begins says so, and holds its rows until it has been told: so those
-that last less than a second are paused, too (overload.md B7, B21 to B24).
+A command pauses for the current second and `MARGIN_S`. While the pause is wanted, the command is
+issued again each second, so no gap opens. If the operator's program dies, the pause ends soon. A
+producer that begins in between announces itself, is told at once for the rest of the second, and
+holds its rows until then: so a task shorter than a second is paused as well (overload.md B7, B21
+to B24).
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ class Pauses:
         self._discovery = -math.inf
 
     def lift(self, filter: str, reason: Reason, now: float) -> list[Send]:
-        """The commands that lift this, whoever paused it."""
+        """The commands that lift this pause, from any operator."""
         key = filter, reason
         self._wanted.pop(key, None)
         sends = [self._tell(member, key, now, now) for member in self._able]

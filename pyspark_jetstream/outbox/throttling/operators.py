@@ -8,11 +8,11 @@ Rule 2: the writer's side of `throttleprotocol`, for one task; what is paused is
                                                                   ├ an answer ───────▸ sends
                                                                   └ `PATIENCE_S` ────▸ sends
 
-A controller tells who begins what is in force, by commands, and then says that this was all. So a
-pause is there before the first row, however short the task is (overload.md B7). Where no operator
-runs, the server says at once that nobody listens. Of several controllers the first answer is not
-the last: the others get as long again. Who listens and never answers (a monitor of all subjects)
-holds a process's first task for `PATIENCE_S` and the later ones for ever less.
+A controller sends a writer that begins the commands in force, and then says that this was all. So
+a pause reaches the writer before its first row, however short the task is (overload.md B7). If no
+operator runs, the server says at once that nobody listens. After the first controller's answer, the
+others get as much time again. If a listener never answers (a monitor of all subjects), it holds a
+process's first task for `PATIENCE_S`, and later ones for ever less.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Operators:
     """
     Args:
         subject: the control subject.
-        writer: this writer, as it says who it is.
+        writer: this writer, as it announces itself.
         patience_s: how long the first row waits for an answer.
     """
 

@@ -1,7 +1,7 @@
 """
 What holds rows of a writer back: operators' pauses, and refusals of the server for want of room.
 
-Rule 1: whoever asks whether a subject is paused asks here. The pauses are in `pausetable`, the
+Rule 1: only this module says whether a subject is paused. The pauses are in `pausetable`, the
 refusals in `refusals`.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
 """
