@@ -148,7 +148,8 @@ class Admission:
         self._throttle = throttle
         self._queue = RowQueue(rules.by_subject)
         self._held = Held(rules.by_subject)
-        self._pauses_seen = self._refusals_seen = (-1, math.inf)  # turn, and end, that rows are by
+        self._pauses_seen = self._refusals_seen = -1, math.inf
+        """Version of what rows are held by, and until when it is so."""
         self._checked = ((-1, -1, -1.0), math.inf)
         """The commands and paused rows that were looked at, and when to look again."""
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
@@ -159,11 +160,6 @@ class Admission:
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {priority.label}" for priority, count in self.counts().items())
         return f"<Admission {counts}; {len(self._held)} held; {self.shed} shed>"
-
-    @property
-    def is_held_full(self) -> bool:
-        """Whether held rows are what keeps others from coming."""
-        return self._held.nbytes >= self._rules.held_bytes
 
     @property
     def waiting(self) -> int:
@@ -199,7 +195,7 @@ class Admission:
 
     def wants_rows(self, now: float, load: Load) -> bool:
         """Whether the next block may come; if not, Spark's iterator waits."""
-        if self.is_held_full:
+        if self._held.nbytes >= self._rules.held_bytes:
             return False
         if not self._is_full(load):
             return True
@@ -261,8 +257,8 @@ class Admission:
     def _queue_anew(self, now: float) -> None:
         """Queues or holds rows anew if what is paused or refused has changed, and none if not."""
         table, refusals = self._throttle.table, self._throttle.refusals
-        pauses = self._pauses_seen[0] != table.turn or now >= self._pauses_seen[1]
-        refused = self._refusals_seen[0] != refusals.turn or now >= self._refusals_seen[1]
+        pauses = self._pauses_seen[0] != table.version or now >= self._pauses_seen[1]
+        refused = self._refusals_seen[0] != refusals.version or now >= self._refusals_seen[1]
         if not pauses and not refused:
             return
         blocks = self._held.clear_paused() if pauses else []
@@ -274,8 +270,8 @@ class Admission:
                 self._queue.merged()
             for block in self._queue.clear():
                 self._queue_or_hold(block, now)
-        self._pauses_seen = table.turn, table.next_end(now)
-        self._refusals_seen = refusals.turn, refusals.next_end(now)
+        self._pauses_seen = table.version, table.next_end(now)
+        self._refusals_seen = refusals.version, refusals.next_end(now)
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 

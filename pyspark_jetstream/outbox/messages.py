@@ -41,7 +41,7 @@ _COLUMNS: Final = ("subject", "data", "indices", "rows", *_FILLERS)
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Rows of one task as messages, in order; the publish mode gives them their frames."""
+    """Rows of one task as messages, in order; their lane makes the frames."""
 
     subject: pa.Array
     """BINARY: where each goes."""

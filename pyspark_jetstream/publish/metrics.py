@@ -29,9 +29,6 @@ from ..outbox.throttling.throttleprotocol import Reason
 UNKNOWN: Final = "UNKNOWN"
 """The route of a subject that matches no pattern; any label that is none, or is one too many."""
 
-_MAX_LABEL: Final = 4096
-"""Characters; the longest are filters of subjects."""
-
 _MAX_RUN: Final = 64
 """Characters of `Report.run`."""
 
@@ -124,22 +121,6 @@ RETRIES = _row(
     "stream",
     "Publishes that were sent again.",
 )
-
-
-class Bounded:
-    """Lets so many labels pass; those that come later are `UNKNOWN`."""
-
-    def __init__(self, maximum: int) -> None:
-        self._maximum = maximum
-        self._known = {UNKNOWN}
-
-    def __call__(self, label: str) -> str:
-        if label in self._known:
-            return label
-        if len(self._known) > self._maximum or len(label) > _MAX_LABEL:
-            return UNKNOWN
-        self._known.add(label)
-        return label
 
 
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────

@@ -105,7 +105,7 @@ class WriterPauses:
             if status == wire.NO_RESPONDERS:
                 self.operators.nobody()
         answer = None
-        turn = self.throttle.turn
+        version = self.throttle.version
         if frame.sid in self._control:  # else a late one of a subscription that has ended
             lately = list(lately)
             shown = islice(chain(self.operators.subjects, *lately), MAX_SUBJECTS)
@@ -114,7 +114,7 @@ class WriterPauses:
             answer = self.operators.heard(frame.data, now, lately)
         if not self.operators.is_unanswered:
             _PATIENCE.pop(self._asked, None)
-        return answer, self.throttle.turn != turn
+        return answer, self.throttle.version != version
 
     # ── the server ───────────────────────────────────────────────────────────────────────────
 
@@ -148,8 +148,8 @@ class WriterPauses:
 
     def reasons(self, rows: Counter[str], now: float) -> Iterator[str]:
         """
-        For each pause that holds rows back, those with most rows first: who paused what and why,
-        how long it lasts, and what ends it.
+        For the pauses that hold most rows back: who paused what and why, how long it lasts, and
+        what ends it.
 
         Args:
             rows: how many rows wait of each subject.
@@ -165,9 +165,6 @@ class WriterPauses:
                 latest[key] = subject, pause
         for key, count in counts.most_common(_SAID):
             yield f"{count} of these rows wait: {self._reason(*latest[key], now)}"
-        if len(counts) > _SAID:
-            rest = sum(count for _, count in counts.most_common()[_SAID:])
-            yield f"{rest} of these rows wait for {len(counts) - _SAID} more pauses"
         last = self.throttle.refusals.last
         if not counts and last is not None:
             yield f"the server's last refusal: {_refused(*last)}"

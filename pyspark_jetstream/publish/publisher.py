@@ -4,7 +4,7 @@ Publishing the messages of one task: the lanes' decisions carried out on one con
 No event loop and no policy: the task's own thread sends the lanes' frames, reads replies
 between two sends without waiting, and waits for them only when there is nothing to send. Rows come
 from a thread of their own (`rowthread`), wait in `admission`, which says which go next, and go by
-the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was
+their lane. A connection that breaks, or is silent for two `ackTimeout`s though it was
 asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
@@ -54,9 +54,6 @@ from .shedding import Shedding
 from .telemetry import Reporter, Watchdog
 
 logger = get_logger(__name__)
-
-_PLAIN_ROWS: Final = QUEUE_ROWS
-"""Rows that lanes are handed at one time where nothing overtakes; a pause has them given back."""
 
 _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
@@ -191,7 +188,10 @@ class Publisher:
         for stream, lane in zip(self.lanes.streams, self.lanes.all, strict=True):
             if lane.unanswered:
                 to = f" to stream '{stream}'" if stream else ""
-                said.append(f"{lane.unanswered} publishes{to} have no PubAck (window {lane.limit})")
+                why = f": {lane.cause}" if lane.cause else ""
+                said.append(
+                    f"{lane.unanswered} publishes{to} have no PubAck (window {lane.limit}){why}"
+                )
         left_s = min((lane.give_up_at for lane in self.lanes.all), default=math.inf) - now
         if left_s < math.inf:
             when = (
@@ -278,8 +278,8 @@ class Publisher:
         if not self.admission.waiting or not self.lanes.rows.wants_rows:
             return None
         maximum = max(1, self.lanes.load().limit)
-        if self.admission.is_plain:
-            maximum = max(maximum, _PLAIN_ROWS)
+        if self.admission.is_plain:  # nothing overtakes, and a pause has them given back
+            maximum = max(maximum, QUEUE_ROWS)
         if self._context.is_checked:
             maximum = min(maximum, _PIECE)
         return self.admission.take(maximum, now)
@@ -293,10 +293,10 @@ class Publisher:
 
     def _recall(self, now: float, unsent: bool = False) -> None:
         """
-        Moves rows from the lane back to the queue: those to retry whose subject is paused.
+        Moves rows from their lane back to the queue: those to retry whose subject is paused.
 
         Args:
-            unsent: whether all that was never sent comes back, too.
+            unsent: whether all that were not sent go back, too.
         """
         if back := self.lanes.rows.recall(self.pauses.looks(now), unsent):
             self.admission.give_back(Messages.joined(back), now)
@@ -425,7 +425,7 @@ class Publisher:
             now = self._now()
             answer, recalls = self.pauses.on_frame(name, frame, self.admission.lately, now)
             if recalls:
-                self._recall(now, True)
+                self._recall(now, unsent=True)
             if answer is not None and frame.reply:
                 self.sender.connection.answer(frame.reply, answer, SEND_TIMEOUT_S)
                 self._context.telemetry.bypassed()

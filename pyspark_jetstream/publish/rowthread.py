@@ -2,8 +2,8 @@
 A thread that makes the blocks of a task's rows while another serves the connection.
 
 Spark's iterator blocks for as long as Spark computes. Read on a thread of its own, the task's own
-thread answers PINGs and operators meanwhile, and keeps an open batch alive. One block is made at a
-time, and only when it is asked for: back-pressure is not to ask.
+thread answers PINGs and operators meanwhile. One block is made at a time, and only when it is asked
+for: back-pressure is not to ask.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from ..outbox.throttling.throttle import PausedBy, Throttle
 from ..sanitize import get_logger
 from ..subjects import REST
 from . import metrics
-from .metrics import UNKNOWN, Bounded, Counting, Labels, Metric, MetricsSnapshot, Report
+from .metrics import UNKNOWN, Counting, Labels, Metric, MetricsSnapshot, Report
 
 logger = get_logger(__name__)
 
@@ -63,7 +63,7 @@ The totals of a lane or of the whole writer, with the metric, and its labels, th
 """
 
 _MAX_ROUTES: Final = 100
-"""Upper bound of one task's subjects; later ones are `UNKNOWN`."""
+"""Upper bound of one task's labels of subjects; later ones are `UNKNOWN`."""
 
 
 Streams = Callable[[int | None], str]
@@ -86,9 +86,9 @@ class Telemetry(Counting):
         the end.
         """
         self._routes = Routes(routes)
-        self._route = Bounded(_MAX_ROUTES)
-        self._totals: dict[int, Mapping[str, int]] = {}
+        self._labels = {UNKNOWN}  # of subjects
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
+        self._totals: dict[int, Mapping[str, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.snapshot().summary()}>"
@@ -128,6 +128,12 @@ class Telemetry(Counting):
 
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
+
+    def _route(self, label: str) -> str:
+        """The label of a subject, or `UNKNOWN` where there are too many."""
+        if len(self._labels) <= _MAX_ROUTES:
+            self._labels.add(label)
+        return label if label in self._labels else UNKNOWN
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 

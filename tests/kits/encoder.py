@@ -6,8 +6,7 @@ from inspect import signature
 
 import pyarrow as pa
 
-from pyspark_jetstream.publish.lanes.frames import Publishes
-from pyspark_jetstream.publish.lanes.lane import framed
+from pyspark_jetstream.publish.lanes.frames import Publishes, framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from .options import rows_of

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.outbox.answerkinds import Kind
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Outcome

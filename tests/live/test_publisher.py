@@ -21,7 +21,6 @@ from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.lanes import lane as lane_module
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.sender import Sender
@@ -274,12 +273,12 @@ def test_real_429s_are_retried():
         js.client.close()
 
 
-def test_a_subject_without_a_stream_is_an_error(nats_server, js, monkeypatch):
+def test_a_subject_without_a_stream_is_an_error(nats_server, js):
     """The error names the subject and says that no stream listens there."""
-    monkeypatch.setattr(lane_module, "NO_STREAM_GRACE_S", 1.0)
+    options = sink(nats_server, publish_timeout_s=1.0)
 
     with pytest.raises(PublishTimeoutError, match=r"'nowhere\.\d'.*no stream listens on this"):
-        publish(js.client, sink(nats_server), batches("nowhere", 10))
+        publish(js.client, options, batches("nowhere", 10))
 
 
 def test_max_payload_is_checked_before_sending(nats_server, js, new_stream):

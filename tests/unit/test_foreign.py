@@ -19,7 +19,7 @@ from pyspark_jetstream.foreign import (
     time,
 )
 from pyspark_jetstream.operations.batches import offsets_of
-from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.outbox.answerkinds import Kind
 from pyspark_jetstream.outbox.throttling import throttleprotocol
 from pyspark_jetstream.publish.lanes.answers import classify
 from pyspark_jetstream.publish.metrics import Report

@@ -1,1 +1,1 @@
-"""Pauses and rates of subjects: by operators, by the server, and kept by the writer itself."""
+"""Subjects that wait: operators pause them, or the server has no room for them."""

@@ -118,7 +118,7 @@ class PauseTable:
     """The pauses of one writer."""
 
     def __init__(self) -> None:
-        self.turn = 0
+        self.version = 0
         """Grows when other subjects are paused than before, or for less long than was said."""
         self.commands = 0
         """Number of commands so far."""
@@ -158,11 +158,11 @@ class PauseTable:
             self._forget(key)
             window = self._windows[key] = Window(now, now, counted=now)
             self._count(key, 0, met=1)
-            self.turn += 1
+            self.version += 1
             while len(self._windows) > _KEPT:
                 self._forget(min(self._windows, key=lambda each: self._windows[each].until))
         self._count(key, window.passed_ms(now))
-        self.turn += now + pause_s < window.until
+        self.version += now + pause_s < window.until
         window.until, window.request_id = now + pause_s, request_id
         self._matcher = (-math.inf, self._matcher[1])
 
@@ -173,7 +173,7 @@ class PauseTable:
                 window.until = now
                 closed += 1
         if closed:
-            self.turn += 1
+            self.version += 1
             self._matcher = (-math.inf, self._matcher[1])
         elif not reason.is_quota:
             if reason not in self.informed:

@@ -6,8 +6,9 @@ Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 A refusal opens no pause. It has one of the throttle's reasons, for metrics, answers to operators
 and errors (overload.md §4.5). Where a subject found no room (10077, 10002, 10023 and the like) its
 rows wait, and are tried after 250 ms, later after up to a second: one row, then two, four, and so
-on, `TRY_S` apart. What is about the account or the server holds all rows for that time. After any
-other refusal (429) the lane tries again by itself.
+on, `TRY_S` apart. All at one time would be refused one by one, at the cost of the others. What is
+about the account or the server holds all rows for that time. After any other refusal (429) the lane
+tries again by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...subjects import REST
-from ..limits import Kind, pause_s
+from ..answerkinds import Kind, pause_s
 from .pausetable import Count, Window
 from .throttleprotocol import Reason
 
@@ -85,7 +86,7 @@ class Refusals:
     """The server's refusals of one task's subjects, the last refused last."""
 
     def __init__(self) -> None:
-        self.turn = 0
+        self.version = 0
         """Grows when other subjects wait than before."""
         self.last: tuple[str, Refused] | None = None
         """The last refusal of all."""
@@ -94,7 +95,7 @@ class Refusals:
         self._met: Counter[tuple[Reason, str]] = Counter()
         self._ms: Counter[tuple[Reason, str]] = Counter()
         self._waiting: tuple[int, float, pa.Array] = (-1, -math.inf, pa.array([], pa.string()))
-        """Turn, until when it is so, and the subjects that wait."""
+        """Version, until when it is so, and the subjects that wait."""
 
     def __repr__(self) -> str:
         return f"<Refusals {', '.join(list(self._known)[-5:])}>"
@@ -137,7 +138,7 @@ class Refusals:
             since = known.since if whole is None else min(whole.since, known.since)
             self._known[REST] = Refused(reason, err_code, detail, since, known.until, True)
         self._note((reason, stream), known.until, now)
-        self.turn += holds
+        self.version += holds
         return known.until
 
     def _keep(self, subject: str, known: Refused, now: float) -> None:
@@ -168,7 +169,7 @@ class Refusals:
             return None
         known.tries *= 2
         known.next_try = now + TRY_S
-        self.turn += 1
+        self.version += 1
         if known.tries > _MAX_TRIED:
             del self._known[subject]
         return known.tries // 2
@@ -219,11 +220,11 @@ class Refusals:
         ]
 
     def _looked(self, now: float) -> tuple[int, float, pa.Array]:
-        turn, until, _ = self._waiting
-        if turn != self.turn or until <= now:
+        version, until, _ = self._waiting
+        if version != self.version or until <= now:
             ends = {
                 name: end for name, of in self._known.items() if (end := of.waits_until()) > now
             }
             names = pa.array(list(ends), pa.string())
-            self._waiting = self.turn, min(ends.values(), default=math.inf), names
+            self._waiting = self.version, min(ends.values(), default=math.inf), names
         return self._waiting

@@ -59,9 +59,9 @@ class Throttle:
         return f"<Throttle {self.table!r} {self.refusals!r}>"
 
     @property
-    def turn(self) -> int:
+    def version(self) -> int:
         """Grows when other subjects wait than before, but for those whose time is over."""
-        return self.table.turn + self.refusals.turn
+        return self.table.version + self.refusals.version
 
     @property
     def informed(self) -> bool:

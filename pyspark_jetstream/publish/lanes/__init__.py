@@ -1,1 +1,1 @@
-"""Lanes: three ways to publish the rows of one stream, and the meaning of the answers. No I/O."""
+"""A lane: the publishes of a task from offer to PubAck, and the meaning of answers. No I/O."""

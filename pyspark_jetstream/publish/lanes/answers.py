@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ...client.wire import NO_RESPONDERS
 from ...foreign import read_json, record
-from ...outbox.limits import Kind
+from ...outbox.answerkinds import Kind
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""

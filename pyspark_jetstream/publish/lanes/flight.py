@@ -11,15 +11,12 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from ...outbox.messages import Messages
 from .frames import Publishes, size_of
-
-_SERVED_LIMIT: Final = 10_000
-"""Subjects remembered as served by a stream; others get the grace only."""
 
 
 class _Sending(NamedTuple):
@@ -45,8 +42,6 @@ class Flight:
         self._blocks: deque[Publishes] = deque()
         self._done: set[int] = set()  # above `low`
         self._sendings: deque[_Sending] = deque()  # oldest first; those done with may linger
-        self._served: set[str] = set()  # subjects stored on in retired blocks
-        self._withdrawn: set[int] = set()  # of the other blocks; they are not stored
 
     @property
     def outstanding(self) -> int:
@@ -163,45 +158,8 @@ class Flight:
         self._done.difference_update(range(low, self.low))
         self._retire()
 
-    def withdraw(self, places: Sequence[int]) -> None:
-        """Removes these places; they are not stored."""
-        self._withdrawn.update(places)
-        self.finish(places)
-
     def _retire(self) -> None:
         while self._blocks and self._blocks[0].end <= self.low:
-            block = self._blocks.popleft()
-            if len(self._served) < _SERVED_LIMIT:
-                self._serve(block)
-            if self._withdrawn:
-                self._withdrawn.difference_update(range(block.first, block.end))
+            self._blocks.popleft()
         while self._sendings and self._sendings[0].end <= self.low:
             self._sendings.popleft()
-
-    # ── subjects ─────────────────────────────────────────────────────────────────────────────
-
-    def serve(self, subjects: Sequence[str]) -> None:
-        """Notes subjects that a stream has taken."""
-        if len(self._served) < _SERVED_LIMIT:
-            self._served.update(subjects[:_SERVED_LIMIT])
-
-    def is_served(self, subject: str) -> bool:
-        """Whether something on this subject is stored."""
-        if subject in self._served:
-            return True
-        acked = {*range(self._blocks[0].first, self.low), *self._done} - self._withdrawn
-        if not any(self.subject(other) == subject for other in acked):
-            return False
-        self.serve([subject])
-        return True
-
-    def _serve(self, block: Publishes) -> None:
-        """All of it is stored, but what was withdrawn; its subjects may be those of more rows."""
-        subjects, codes = block.messages.distinct, block.messages.codes
-        if len(subjects) <= len(codes) and self._served.issuperset(subjects):
-            return
-        stored = set(codes)
-        if self._withdrawn:
-            places = enumerate(codes, block.first)
-            stored = {code for ordinal, code in places if ordinal not in self._withdrawn}
-        self._served.update(subjects[code] for code in stored)

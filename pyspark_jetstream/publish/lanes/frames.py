@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...arrays import CRLF, digits, is_all, join, offsets, scalar, view
+from ...arrays import CRLF, digits, is_all, join, offsets, places, scalar, view
 from ...outbox.messages import FRAMING_BYTES, Messages
 
 Frames: TypeAlias = bytes | memoryview | list[memoryview]
@@ -30,20 +30,11 @@ _BLANK: Final = scalar(" ")
 _END: Final = memoryview(b"\r\n")
 
 
-def frame(
-    messages: Messages, first: int, reply: pa.Array | pa.Scalar, lines: pa.Array | None = None
-) -> Publishes:
-    """
-    The frames of the messages.
-
-    Args:
-        first: ordinal of the first one.
-        reply: BINARY, the reply subject of each, empty for none.
-        lines: header lines to write instead of the messages' own.
-    """
-    lines = messages.lines if lines is None else lines
-    # The server takes two blanks as one, so an empty reply needs no other form.
-    to: list[Any] = [messages.subject, _BLANK, reply, _BLANK]
+def framed(messages: Messages, first: int, prefix: str) -> Publishes:
+    """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
+    lines = messages.lines
+    ordinals = digits(pc.add(places(len(messages)), first))
+    to: list[Any] = [messages.subject, _BLANK, scalar(f"{prefix}."), ordinals, _BLANK]
     plain = None if lines is None else pc.equal(pc.binary_length(lines), 0)
     sizes = pc.binary_length(messages.data)
     is_apart = messages.data.nbytes >= _LARGE * max(1, len(messages))
@@ -69,12 +60,6 @@ def frame(
         messages,
         apart,
     )
-
-
-def numbered(prefix: str, first: int, count: int, suffix: str = "") -> pa.Array:
-    """BINARY: `<prefix><number><suffix>` for `count` numbers from `first` on."""
-    numbers = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=first - 1)
-    return join(scalar(prefix), digits(numbers), scalar(suffix))
 
 
 def _pub(start: bytes, to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
@@ -128,12 +113,12 @@ class Publishes(NamedTuple):
     def slice(self, start: int, end: int) -> memoryview | list[memoryview]:
         """The frames of these ordinals."""
         offsets, wire, apart = self.offsets, self.wire, self.apart
-        places = range(start - self.first, end - self.first)
-        if apart is None or not places:
-            return wire[offsets[places.start] : offsets[places.stop]]
+        own = range(start - self.first, end - self.first)
+        if apart is None or not own:
+            return wire[offsets[own.start] : offsets[own.stop]]
         heads, data, at = apart.heads, apart.data, apart.offsets
         pieces: list[memoryview] = []
-        for i in places:
+        for i in own:
             pieces += wire[heads[i] : heads[i + 1]], data[at[i] : at[i + 1]]
         pieces[0] = pieces[0][len(_END) :]
         pieces.append(_END)

@@ -45,19 +45,13 @@ import pyarrow.compute as pc
 
 from ...arrays import ranks
 from ...errors import PublishRejectedError
-from ...outbox.limits import Kind
+from ...outbox.answerkinds import Kind
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
-from .frames import Frames, Publishes, frame, numbered
+from .frames import Frames, Publishes, framed
 from .retries import Retries, Trouble
 from .tally import BROKEN, LaneTerms, Tally
-
-NO_STREAM_GRACE_S: Final = 10.0
-"""
-Upper bound of the time in which a subject that this task has not stored to yet may be without a
-stream.
-"""
 
 _PART_BYTES: Final = 8 << 20
 """
@@ -67,11 +61,6 @@ and the server would be waiting for them.
 
 _NEVER: Final = (math.inf, math.inf)
 _SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
-
-
-def framed(messages: Messages, first: int, prefix: str) -> Publishes:
-    """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
-    return frame(messages, first, numbered(f"{prefix}.", first, len(messages)))
 
 
 class Lane:
@@ -116,6 +105,11 @@ class Lane:
     def unanswered(self) -> int:
         """Publishes that were sent and are not stored: in flight, or waiting to be sent again."""
         return self._flight.outstanding
+
+    @property
+    def cause(self) -> str:
+        """Why the first of the publishes that are sent again are; "" where none is."""
+        return self._again.cause
 
     @property
     def bytes_in_flight(self) -> int:
@@ -176,7 +170,7 @@ class Lane:
 
     # ── recalling ────────────────────────────────────────────────────────────────────────────
 
-    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool) -> list[Messages]:
         """
         Gives back the unsent messages, and the messages to retry whose subject is paused, with the
         times of their first sending. Nothing goes out on a paused subject until offered again.
@@ -191,7 +185,7 @@ class Lane:
             sent, unsure = (pa.array(column, pa.float64()) for column in times)
             rows = Messages.joined(self._flight.messages(ordinals))
             back.append(replace(rows, sent=sent, unsure=unsure))
-        self.withdraw([ordinal for ordinal, *_ in waiting])
+        self._finish(ordinal for ordinal, *_ in waiting)
         if unsent:
             back += [*self._flight.unsent, *self._parts]
             self._flight.drop_unsent()
@@ -212,11 +206,6 @@ class Lane:
             for ordinal, each in self._again.of(self._again.waiting)
             if is_paused(self._flight.subject(ordinal))
         ]
-
-    def withdraw(self, ordinals: list[int]) -> None:
-        """Forgets publishes that wait to be sent again, which ascend."""
-        self._again.drop(ordinals)
-        self._flight.withdraw(ordinals)
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
@@ -322,7 +311,6 @@ class Lane:
 
         Raises:
             PublishRejectedError: The server will never store this publish.
-            PublishTimeoutError: No stream has its subject.
         """
         if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
             self.on_pubacks([ordinal], now, outcome.kind is Kind.DUPLICATE)
@@ -338,14 +326,10 @@ class Lane:
             return  # the late answer to a sending that had been given up
         if trouble is None:
             trouble = self._begin_again(ordinal, self._flight.first_sent(ordinal))
-        absent_since = trouble.absent_since
         if outcome.kind is Kind.IN_PROCESS:  # by another sending
             trouble.unsure = min(trouble.unsure, trouble.last_sent)
         again.queue(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         self.tally.ignored += outcome.is_ignored
-        if outcome.kind is Kind.ABSENT:
-            trouble.absent_since = now if absent_since is None else absent_since
-            self._check_absent(ordinal, trouble, now)
         if again.pause(outcome.kind, now) and outcome.is_push_back:
             self._pushed_back()
         subject = self._flight.subject(ordinal)
@@ -458,14 +442,3 @@ class Lane:
             if first_sent + self.terms.deadlines.publish_timeout_s <= now:
                 trouble = Trouble(first_sent, "no PubAck yet")
                 raise trouble.error(self._flight.block(ordinal), ordinal, now)
-
-    def _check_absent(self, ordinal: int, trouble: Trouble, now: float) -> None:
-        """
-        Raises:
-            PublishTimeoutError: Nobody has listened on its subject, on which nothing is stored.
-        """
-        grace = min(self.terms.deadlines.publish_timeout_s, NO_STREAM_GRACE_S)
-        if trouble.absent_since is None or now - trouble.absent_since < grace:
-            return
-        if not self._flight.is_served(self._flight.subject(ordinal)):
-            raise trouble.error(self._flight.block(ordinal), ordinal, now)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import PublishError, PublishTimeoutError
-from ...outbox.limits import Kind, pause_s
+from ...outbox.answerkinds import Kind, pause_s
 from .frames import Publishes
 
 HINTS: Final = {
@@ -60,8 +60,6 @@ class Trouble:
     waiting: bool = False
     unsure: float = math.inf
     """Time since which it may be stored, though no PubAck came."""
-    absent_since: float | None = None
-    """Time since which nobody listens on its subject; None when that was not the last answer."""
 
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
         """Error of a publish whose time is up."""
@@ -99,6 +97,11 @@ class Retries:
         """Earliest first sending of them; infinite if there is none."""
         return min((each.first_sent for each in self._troubled.values()), default=math.inf)
 
+    @property
+    def cause(self) -> str:
+        """Why the first of them goes again; "" if there is none."""
+        return next((each.cause for each in self._troubled.values()), "")
+
     def get(self, ordinal: int) -> Trouble | None:
         """History of this publish; None if it was sent once."""
         return self._troubled.get(ordinal)
@@ -130,7 +133,6 @@ class Retries:
         trouble.waiting = True
         trouble.cause = cause
         trouble.err_code = err_code
-        trouble.absent_since = None
         bisect.insort(self.waiting, ordinal)
         self.check_at = min(self.check_at, self._until(trouble))
 

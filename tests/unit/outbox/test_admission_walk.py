@@ -330,9 +330,6 @@ class Walk:
         one.take(0, self.now)
         load = self.load()
         assert one.wants_rows(self.now, load) == model.wants_rows(self.now, load)
-        assert one.is_held_full == (
-            sum(r.size for r in model.parts(self.now)[1]) >= self.rules.held_bytes
-        )
         assert one.waiting == len(model.waiting)
         assert one.next_deadline(self.now) == pytest.approx(model.next_deadline(self.now))
         assert one.offered + self.back == one.taken + one.shed + one.waiting

@@ -74,7 +74,7 @@ def test_random_commands(seed):
         model.count(now, later)
         now = later
         model.pass_by(now)
-        turn, was = table.turn, [name for name in SUBJECTS if table.matcher(now)(name)]
+        turn, was = table.version, [name for name in SUBJECTS if table.matcher(now)(name)]
         if rng.random() < 0.1:
             table.acked()
             model.informed.clear()
@@ -95,7 +95,7 @@ def test_random_commands(seed):
         found = [False] * 4 if mask is None else mask.to_pylist()
         assert found == [bool(paused[name]) for name in SUBJECTS]
         assert found == [table.matcher(now)(name) for name in SUBJECTS]
-        assert table.turn > turn or was == [n for n, f in zip(SUBJECTS, found, strict=True) if f]
+        assert table.version > turn or was == [n for n, f in zip(SUBJECTS, found, strict=True) if f]
         ends = [until for _, until, _ in model.open.values()]
         assert table.next_end(now) == min(ends, default=math.inf)
         assert table.informed == model.informed
@@ -116,13 +116,13 @@ def test_filters_are_bounded():
     table = PauseTable()
     for number in range(MAX_FILTERS):
         say(table, f"a.{number}", 10.0, 0.0, (QUOTA, GROUP)[number % 2])
-    turn = table.turn
+    turn = table.version
     with pytest.raises(TooManyFiltersError, match="one wider filter"):
         say(table, "b", 10.0, 1.0)
     say(table, "a.8", 20.0, 1.0, GROUP)  # a filter that is paused for another reason, too
     say(table, ">", 5.0, 1.0)
     say(table, "x", 5.0, 1.0, SERVER)  # of the whole writer
-    assert table.turn == turn + 3
+    assert table.version == turn + 3
     say(table, "b", 10.0, 10.0)
 
     assert table.matcher(10.0)("b") and table.matcher(10.0)("a.8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.outbox.answerkinds import Kind
 from pyspark_jetstream.publish.lanes.answers import classify, puback_pattern
 
 

@@ -19,7 +19,6 @@ from pyspark_jetstream.publish.metrics import (
     METRICS,
     UNKNOWN,
     ZEROS,
-    Bounded,
     MetricsSnapshot,
 )
 from pyspark_jetstream.publish.telemetry import Routes, Telemetry
@@ -351,13 +350,6 @@ def test_summary():
     )
     assert counted().summary() == "nothing counted"
     assert repr(Telemetry()) == "<Telemetry nothing counted>"
-
-
-def test_labels_have_a_bound():
-    """So many labels pass; one that has passed always does."""
-    bounded = Bounded(2)
-
-    assert [bounded(each) for each in "abcacb"] == ["a", "b", UNKNOWN, "a", UNKNOWN, "b"]
 
 
 # ── routes ───────────────────────────────────────────────────────────────────────────────────

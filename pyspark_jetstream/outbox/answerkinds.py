@@ -1,14 +1,7 @@
 """
-Kinds of answers to a publish, and subjects at a limit of their stream (10077): when each is tried
-again, and with how many rows.
+Kinds of answers to a publish, and how long a subject is left alone after each kind of refusal.
 
-    refused ──pause, growing up to 1 s──▸ 1 row ──50 ms──▸ 2 rows ──▸ 4 … 512 ──▸ all
-       ▴                                    │ a refusal, at any time
-       └────────────────────────────────────┘
-
-All that wait of a subject would be refused one by one, each second, at the cost of all the others.
-
-Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+Rule 1: no I/O and no clock.
 """
 
 from __future__ import annotations
