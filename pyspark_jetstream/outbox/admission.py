@@ -3,8 +3,7 @@ Admission: the rows of a task that go next, those that wait, and, if asked for, 
 
 Rule 1: every decision about order among subjects, waiting for room, pauses and shedding is taken
 here; what is on the wire is a lane's.
-Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic), and how many publishes are on
-the wire of how many.
+Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic), and if the window is full.
 Rule 3: rows come and go in blocks. If nothing is paused and all rows are normal, a block goes as it
 came; else a few kernels sort its rows. Python looks at no single row.
 
@@ -76,13 +75,6 @@ _OFFERS: Final = 4096
 """Blocks of which it is remembered when they came; what is given back is of the latest."""
 
 
-class Load(NamedTuple):
-    """Publishes on the wire."""
-
-    unanswered: int
-    limit: int
-
-
 class Leaving(NamedTuple):
     """Rows that leave the queue."""
 
@@ -120,14 +112,14 @@ class Rules:
     """Whether rows of a subject keep their order; if not, each goes by its own priority."""
 
     @property
+    def queue_rows(self) -> int:
+        """Upper bound of the rows in the queue, 20 at least (A11)."""
+        return max(_MIN_ROWS, self.queue_size)
+
+    @property
     def fail_fast(self) -> bool:
         """Whether a paused row that cannot be sent in time fails at once."""
         return not self.throttle_max_wait_s
-
-
-def queue_rows(queue_size: int) -> int:
-    """Upper bound of the rows in the queue, 20 at least (A11)."""
-    return max(_MIN_ROWS, queue_size)
 
 
 class Admission:
@@ -193,20 +185,22 @@ class Admission:
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
-    def wants_rows(self, now: float, load: Load) -> bool:
+    def wants_rows(self, now: float, is_window_full: bool) -> bool:
         """Whether the next block may come; if not, Spark's iterator waits."""
         if self._held.nbytes >= self._rules.held_bytes:
             return False
-        if not self._is_full(load):
+        if max(self._over) < 0:
             return True
         # What would come could take the place of less urgent rows, or make room itself.
-        rows = queue_rows(self._rules.queue_size)
-        over = len(self._queue) > rows or self._queue.nbytes > self._rules.queue_bytes
-        return bool(self._rules.sheddable) and not over and self._is_overloaded(now, load)
+        is_over = max(self._over) > 0
+        return bool(self._rules.sheddable) and not is_over and self._is_felt(now, is_window_full)
 
-    def offer(self, messages: Messages, now: float, load: Load) -> list[Leaving]:
+    def offer(self, messages: Messages, now: float, is_window_full: bool) -> list[Leaving]:
         """
         Takes the rows that follow those offered before.
+
+        Args:
+            is_window_full: whether their lane has more to send than it may.
 
         Returns:
             Rows, of these or of those that wait, that must make room.
@@ -216,9 +210,7 @@ class Admission:
             self._offers.append((messages.rows[-1].as_py(), now))
         self._queue_anew(now)
         self._queue_or_hold(Block.of(messages, pa.repeat(now, len(messages))), now)
-        if self._rules.sheddable and self._is_overloaded(now, load):
-            return self._make_room(now, load)
-        return []
+        return self._make_room(now, is_window_full)
 
     def give_back(self, messages: Messages, now: float) -> None:
         """
@@ -289,31 +281,30 @@ class Admission:
     @property
     def is_plain(self) -> bool:
         """Whether rows go as they came, and may go whatever waits behind them."""
-        rules = self._rules
-        if rules.sheddable or rules.queue_timeout_s < math.inf:
-            return False
-        return self._queue.is_plain
+        may_leave = self._rules.sheddable or self._rules.queue_timeout_s < math.inf
+        return not may_leave and self._queue.is_plain
 
     # ── overload ─────────────────────────────────────────────────────────────────────────────
 
-    def _is_full(self, load: Load) -> bool:
-        full = len(self._queue) >= queue_rows(self._rules.queue_size)
-        return full or self._queue.nbytes >= self._rules.queue_bytes
+    @property
+    def _over(self) -> tuple[int, int]:
+        """How many rows and bytes there are above the capacity; a full queue has 0 of one."""
+        rules = self._rules
+        return len(self._queue) - rules.queue_rows, self._queue.nbytes - rules.queue_bytes
 
-    def _is_overloaded(self, now: float, load: Load) -> bool:
+    def _is_felt(self, now: float, is_window_full: bool) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
-        is_full = load.unanswered >= load.limit and self._is_full(load)
-        return is_full and self.overload.is_felt(now)
+        return is_window_full and max(self._over) >= 0 and self.overload.is_felt(now)
 
-    def _make_room(self, now: float, load: Load) -> list[Leaving]:
-        """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
-        over_rows = len(self._queue) - queue_rows(self._rules.queue_size)
-        over = over_rows, self._queue.nbytes - self._rules.queue_bytes
-        if max(over) <= 0 or not len(self._queue):
+    def _make_room(self, now: float, is_window_full: bool) -> list[Leaving]:
+        """Under overload sheds what is above the capacity, as far as it may be (A13, A14)."""
+        over = self._over
+        may = self._rules.sheddable and max(over) > 0 and len(self._queue)
+        if not may or not self._is_felt(now, is_window_full):
             return []
         block = self._queue.merged()
         messages = self._shed(self.overload.to_go(block.messages, block.sizes, over, now))
-        reason = "MaxConcurrentRequests" if over_rows > 0 else "MaxMemoryUsage"
+        reason = "MaxConcurrentRequests" if over[0] > 0 else "MaxMemoryUsage"
         return [Leaving(messages, reason)] if len(messages) else []
 
     def _shed(self, mask: pa.Array) -> Messages:
@@ -324,17 +315,14 @@ class Admission:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
-    def expire(self, now: float, load: Load | None = None) -> list[Leaving]:
+    def expire(self, now: float, is_window_full: bool = False) -> list[Leaving]:
         """
         Sheds rows that have waited too long, or fails the task.
 
-        Args:
-            load: if there is an overload, rows above the capacity make room now.
-
         Returns:
-            Those; rows that waited longer than `queueTimeout` and may be shed (A15), but a row that
-            was sent has `publishTimeout` instead; rows that were paused for too long
-            (`onThrottleTimeout=dead-letter`).
+            Rows above the capacity, under overload; rows that waited longer than `queueTimeout` and
+            may be shed (A15), but a row that was sent has `publishTimeout` instead; rows that were
+            paused for too long (`onThrottleTimeout=dead-letter`).
 
         Raises:
             QueueTimeoutError: A row waited longer and may not.
@@ -342,9 +330,7 @@ class Admission:
         """
         if not self.waiting:
             return []
-        shed = self._check_pauses(now)
-        if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
-            shed += self._make_room(now, load)
+        shed = self._check_pauses(now) + self._make_room(now, is_window_full)
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed

@@ -11,7 +11,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..outbox.admission import Load
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..outbox.window import Window
@@ -77,15 +76,6 @@ class LaneSet:
     def acked(self) -> int:
         """Messages stored, dead letters among them."""
         return sum(lane.tally.acked for lane in self.all)
-
-    def load(self) -> Load:
-        """
-        Publishes that are not answered, as `Admission` compares them with the limit: at the limit
-        where the lane may not send what it has, else below it.
-        """
-        limit, unanswered = self.rows.limit, self.rows.unanswered
-        is_full = not self.rows.wants_rows
-        return Load(max(unanswered, limit) if is_full else min(unanswered, limit - 1), limit)
 
     def stream(self, place: int | None) -> str:
         """Name of the stream in this place; "" where it is not known."""

@@ -172,8 +172,7 @@ class Publisher:
 
     @property
     def _has_rows(self) -> bool:
-        lanes = self.lanes.all
-        busy = (lane.busy or lane.tally.rejected for lane in lanes)
+        busy = (lane.busy or lane.tally.rejected for lane in self.lanes.all)
         return self.admission.waiting > 0 or any(busy)
 
     def _why_not(self) -> str:
@@ -199,9 +198,8 @@ class Publisher:
             )
         else:
             when = f"when a row was tried for {self.lanes.publish_timeout_s:g}s"
-        is_less = self.lanes.publish_timeout_s < self._context.options.window.publish_timeout_s
         limit = "publishTimeout"
-        if is_less:
+        if self.lanes.publish_timeout_s < self._context.options.window.publish_timeout_s:
             limit += ", which exactlyOnce cuts to a stream's duplicate_window less ackTimeout"
         said.append(f"the write fails {when} ({limit})")
         if rules.throttle_max_wait_s and self.pauses.throttle.active(now):
@@ -262,13 +260,13 @@ class Publisher:
         block = supply.get()
         if block is not None:
             block = self.shedding.sort_out(block)
-            self._unreleased += self.admission.offer(block, self._now(), self.lanes.load())
+            is_full = not self.lanes.rows.wants_rows
+            self._unreleased += self.admission.offer(block, self._now(), is_full)
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come."""
-        if self._unreleased or not self.lanes.letters.wants_rows:
-            return False
-        return self.admission.wants_rows(now, self.lanes.load())
+        rows, letters = (lane.wants_rows for lane in self.lanes.all)
+        return not self._unreleased and letters and self.admission.wants_rows(now, not rows)
 
     def _take_next(self) -> Messages | None:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
@@ -277,7 +275,7 @@ class Publisher:
             self._recall(now)
         if not self.admission.waiting or not self.lanes.rows.wants_rows:
             return None
-        maximum = max(1, self.lanes.load().limit)
+        maximum = max(1, self.lanes.rows.limit)
         if self.admission.is_plain:  # nothing overtakes, and a pause has them given back
             maximum = max(maximum, QUEUE_ROWS)
         if self._context.is_checked:
@@ -361,7 +359,7 @@ class Publisher:
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)
-        self._unreleased += self.admission.expire(now, lanes.load())
+        self._unreleased += self.admission.expire(now, not lanes.rows.wants_rows)
         self._take_rejected()
         self._apply_refusals(now)
         still_s = self._watchdog.look(now, lanes.acked, self.shedding.dropped, self._has_rows)

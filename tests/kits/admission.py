@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_jetstream.outbox.admission import Admission, Load, Rules
+from pyspark_jetstream.outbox.admission import Admission, Rules
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -16,7 +16,7 @@ from . import lanes
 from .options import rules_of
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
-IDLE, FULL = Load(0, 64), Load(64, 64)
+IDLE, FULL = False, True
 OF = {"c": CRITICAL, "n": NORMAL, "l": NON_CRITICAL}
 
 

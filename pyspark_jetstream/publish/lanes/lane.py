@@ -280,7 +280,7 @@ class Lane:
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
-        if not len(self._again) and flight.follows(ordinals):
+        if not self._again and not self._earlier and flight.follows(ordinals):
             self._widen(flight.low, fresh)
             flight.advance(fresh)
         else:
@@ -303,6 +303,8 @@ class Lane:
         places = self._flight.undone(ordinals)
         self._again.drop(places)
         self._flight.finish(places)
+        for ordinal in self._earlier.keys() & places if self._earlier else ():
+            del self._earlier[ordinal]
         return len(places)
 
     def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
@@ -408,12 +410,9 @@ class Lane:
     @property
     def give_up_at(self) -> float:
         """Deadline of the oldest publish on its way; infinite when there is none."""
-        self._drop_earlier()
-        oldest = [self._again.oldest, *(first_sent for first_sent, _ in self._earlier.values())]
         at = self._flight.oldest_at
-        if at is not None:
-            oldest.append(at)
-        return min(oldest) + self.terms.deadlines.publish_timeout_s
+        oldest = min(self._again.oldest, math.inf if at is None else at)
+        return min(oldest + self.terms.deadlines.publish_timeout_s, self._earlier_until)
 
     @property
     def _earlier_until(self) -> float:
@@ -423,22 +422,12 @@ class Lane:
         oldest, _ = min(self._earlier.values(), default=_NEVER)
         return oldest + self.terms.deadlines.publish_timeout_s
 
-    def _drop_earlier(self) -> None:
-        self._earlier = {
-            ordinal: earlier
-            for ordinal, earlier in self._earlier.items()
-            if ordinal >= self._flight.next or self._flight.is_outstanding(ordinal)
-        }
-
     def _check_earlier(self, now: float) -> None:
         """
         Raises:
             PublishTimeoutError: A publish that was here before has no time left.
         """
-        if self._earlier_until > now:
-            return
-        self._drop_earlier()
-        for ordinal, (first_sent, _) in self._earlier.items():
-            if first_sent + self.terms.deadlines.publish_timeout_s <= now:
-                trouble = Trouble(first_sent, "no PubAck yet")
-                raise trouble.error(self._flight.block(ordinal), ordinal, now)
+        if self._earlier_until <= now:
+            (first_sent, _), ordinal = min((at, each) for each, at in self._earlier.items())
+            trouble = Trouble(first_sent, "no PubAck yet")
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)

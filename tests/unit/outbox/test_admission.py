@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
-from pyspark_jetstream.outbox.admission import QUEUE_ROWS, queue_rows
+from pyspark_jetstream.outbox.admission import QUEUE_ROWS
 from pyspark_jetstream.outbox.rowqueue import Block, RowQueue
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
@@ -75,7 +75,7 @@ def test_a_large_queue_in_pieces():
 @pytest.mark.parametrize(("size", "expected"), [(QUEUE_ROWS, 10_000), (5, 20), (500, 500)])
 def test_a11_capacities(size, expected):
     """A11: one Arrow batch, or a number; 20 at least."""
-    assert queue_rows(size) == expected
+    assert rules_of(queue_size=size).queue_rows == expected
 
 
 @pytest.mark.parametrize("fail_fast", [False, True])

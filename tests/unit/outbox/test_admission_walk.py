@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import QueueTimeoutError
-from pyspark_jetstream.outbox.admission import Admission, Leaving, Load, Rules, queue_rows
+from pyspark_jetstream.outbox.admission import Admission, Leaving, Rules
 from pyspark_jetstream.outbox.messages import Messages, sizes
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -91,10 +91,10 @@ class Model:
 
     # ── overload ─────────────────────────────────────────────────────────────────────────────
 
-    def over(self, now: float, load: Load) -> tuple[int, int]:
+    def over(self, now: float) -> tuple[int, int]:
         """How many rows and bytes there are above the capacity (A9, A11)."""
         free, _ = self.parts(now)
-        rows = len(free) - queue_rows(self.rules.queue_size)
+        rows = len(free) - self.rules.queue_rows
         return rows, sum(row.size for row in free) - self.rules.queue_bytes
 
     def is_late(self, at: float, now: float) -> bool:
@@ -109,10 +109,9 @@ class Model:
         times = [*self.pushed.values()]
         return self.throttle.informed or any(self.is_late(at, now) for at in times)
 
-    def is_overloaded(self, now: float, load: Load) -> bool:
+    def is_overloaded(self, now: float, is_full: bool) -> bool:
         """A12: all three."""
-        is_full = max(self.over(now, load)) >= 0 and load.unanswered >= load.limit
-        return is_full and self.is_felt(now)
+        return is_full and max(self.over(now)) >= 0 and self.is_felt(now)
 
     def may_go(self, row: Row) -> bool:
         """A13, I1, I2: never what may be stored."""
@@ -123,11 +122,11 @@ class Model:
         self.waiting = [row for row in self.waiting if row not in rows]
         return [([row.number for row in rows], reason)] if rows else []
 
-    def room(self, now: float, load: Load) -> list[tuple[list[int], str]]:
+    def room(self, now: float, is_full: bool) -> list[tuple[list[int], str]]:
         """A13, A14, A26: the newest of the least urgent leave, no more than are too many."""
-        if not self.rules.sheddable or not self.is_overloaded(now, load):
+        if not self.rules.sheddable or not self.is_overloaded(now, is_full):
             return []
-        over_rows, over_bytes = self.over(now, load)
+        over_rows, over_bytes = self.over(now)
         free, _ = self.parts(now)
         found: list[Row] = []
         for row in sorted(free, key=lambda row: (-row.priority, -row.number)):
@@ -142,12 +141,12 @@ class Model:
         _, held = self.parts(now)
         return sum(row.size for row in held) >= self.rules.held_bytes
 
-    def wants_rows(self, now: float, load: Load) -> bool:
+    def wants_rows(self, now: float, is_full: bool) -> bool:
         """A9, A13, B18."""
         if self.is_held_full(now):
             return False
-        over = max(self.over(now, load))
-        can = over == 0 and bool(self.rules.sheddable) and self.is_overloaded(now, load)
+        over = max(self.over(now))
+        can = over == 0 and bool(self.rules.sheddable) and self.is_overloaded(now, is_full)
         return over < 0 or can
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
@@ -206,9 +205,8 @@ class Walk:
         self.now, self.total, self.back, self.acked = 0.0, 0, 0, 0
         self.flying: dict[Row, Messages] = {}
 
-    def load(self) -> Load:
-        limit = self.rng.choice([4, 64, 900])
-        return Load(limit + self.rng.choice([-1, 0, 0, 1]), limit)
+    def is_window_full(self) -> bool:
+        return self.rng.random() < 0.75
 
     def check_shed(self, found: list[Leaving], expected: list[tuple[list[int], str]]) -> None:
         assert [(numbers(each.rows), each.reason) for each in found] == expected
@@ -229,9 +227,9 @@ class Walk:
             model.waiting.append(Row(*row, size=SIZE * count, came=self.now))
         self.total += len(subjects)
         model.orders = []
-        load = self.load()
-        found = self.one.offer(made, self.now, load)
-        self.check_shed(found, model.room(self.now, load))
+        is_full = self.is_window_full()
+        found = self.one.offer(made, self.now, is_full)
+        self.check_shed(found, model.room(self.now, is_full))
 
     def take(self) -> None:
         """A few of them, once or till there is no more."""
@@ -296,18 +294,17 @@ class Walk:
 
     def expire(self) -> bool:
         """Whether the write is over."""
-        load = self.rng.choice([None, self.load()])
+        is_full = self.is_window_full()
         try:
-            found = self.one.expire(self.now, load)
+            found = self.one.expire(self.now, is_full)
         except QueueTimeoutError as error:
-            if load is not None:
-                self.model.room(self.now, load)
+            self.model.room(self.now, is_full)
             late = self.model.timed_out(self.now)
             first = next(row for row in late if not self.model.may_go(row))
             waited = f"{self.now - first.since:.1f}s after it was there"
             assert f"'{first.subject}': row {first.number}:" in str(error) and waited in str(error)
             return True
-        expected = [] if load is None else self.model.room(self.now, load)
+        expected = self.model.room(self.now, is_full)
         late = self.model.timed_out(self.now)
         assert all(map(self.model.may_go, late))
         self.check_shed(found, [*expected, *self.model.shed(late, "QueueTimeout")])
@@ -328,8 +325,8 @@ class Walk:
         if event in ("offer", "take", "answer", "word"):
             getattr(self, event)()
         one.take(0, self.now)
-        load = self.load()
-        assert one.wants_rows(self.now, load) == model.wants_rows(self.now, load)
+        is_full = self.is_window_full()
+        assert one.wants_rows(self.now, is_full) == model.wants_rows(self.now, is_full)
         assert one.waiting == len(model.waiting)
         assert one.next_deadline(self.now) == pytest.approx(model.next_deadline(self.now))
         assert one.offered + self.back == one.taken + one.shed + one.waiting

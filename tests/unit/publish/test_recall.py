@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.admission import Admission, Load
+from pyspark_jetstream.outbox.admission import Admission
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -52,7 +52,7 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
     """
     pauses = Throttle()
     one = Admission(rules_of(), pauses)
-    one.offer(block("a", 0), 0.0, Load(0, 64))
+    one.offer(block("a", 0), 0.0, False)
     if source == "pause":
         pauses.table.command(command(1, "a", 150.0), 0.0)
     pauses.refusals.refuse("b", (10023, "full", True), "S", 149.5, 149.5)
@@ -65,7 +65,7 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
     """One that was sent is, after `publishTimeout`."""
     pauses = Throttle()
     one = Admission(rules_of(publish_timeout_s=10.0), pauses)
-    one.offer(block("a", 0), 0.0, Load(0, 64))
+    one.offer(block("a", 0), 0.0, False)
     taken = one.take(1, 5.0)
     assert taken is not None
     one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
