@@ -25,6 +25,7 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.attempt import TaskReport
+from pyspark_jetstream.write.exactlyonce import records
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -237,6 +238,27 @@ def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
 
     with pytest.raises(WriterFencedError):
         write(options, task, asleep())
+    assert sorted(data_of(js, name)) == list(range(300))
+
+
+def test_a_zombie_that_begins_behind_the_commit_stops(js, ledger, options, new_stream, monkeypatch):
+    """
+    An attempt whose look into the ledger was before another one wrote all, and whose note comes
+    when the commit has dropped that one's: what the window has forgotten it does not store again.
+    """
+    monkeypatch.setattr(records, "_FRESH_S", 600.0)
+    name, task = new_stream(**BRIEF), TaskName("q24", 0, 0)
+    options = changed(options, **FAST)
+
+    def late():
+        write(options, task, rows(name, 300))
+        ledger.commit("q24", 0, 1, {})
+        yield from rows(name, 100)
+        time.sleep(4.5)  # longer than the window
+        yield from (b for b in rows(name, 300) if b["data"][0].as_py() in ("100", "200"))
+
+    with pytest.raises(WriterFencedError):
+        write(options, task, late())
     assert sorted(data_of(js, name)) == list(range(300))
 
 

@@ -17,7 +17,8 @@ A task never notes that it is done. When its input fails, Spark ends the Arrow s
 reads like a complete one, so a task cannot know; only the driver's commit does.
 
 The fence: a note is changed by compare-and-set only (`keyvalue`), so of two attempts one knows that
-it is not the latest, and a driver that was thought dead takes no batch back.
+it is not the latest, and a driver that was thought dead takes no batch back. An attempt that notes
+itself behind the commit, which has dropped the notes before, finds the commit when it looks again.
 
 A commit removes the notes of the batch; two small ones a query stay. `committed` says where target
 streams ended: when a later batch begins they must be the same, and not end before that. To forget a
@@ -220,10 +221,13 @@ class Ledger:
     def check(self, record: TaskRecord) -> None:
         """
         Raises:
-            WriterFencedError: Another attempt has taken the note over since.
+            WriterFencedError: Another attempt has taken the note over since, or the batch was
+                committed before this one noted itself.
         """
-        (last,) = self._bucket.last(str(record.name))
-        if attempt_of(last) != record.attempt:
+        name = record.name
+        committed, last = self._bucket.last(f"{name.write}.committed", str(name))
+        is_over = committed_of(committed).batch >= name.batch
+        if is_over or attempt_of(last) != record.attempt:
             raise self._fenced(record)
 
     def remedy(self, write: str) -> str:
