@@ -132,7 +132,6 @@ class Admission:
 
     def __init__(self, rules: Rules, throttle: Throttle) -> None:
         self.offered = 0
-        self.taken = 0
         self.shed = 0
         self.since = pa.array([], pa.float64())
         """For each row that `take` returned last: the time when it was offered, or first sent."""
@@ -140,8 +139,8 @@ class Admission:
         self._throttle = throttle
         self._queue = RowQueue(rules.by_subject)
         self._held = Held(rules.by_subject)
-        self._pauses_seen = self._refusals_seen = -1, math.inf
-        """Version of what rows are held by, and until when it is so."""
+        self._seen = (-1, math.inf), (-1, math.inf)
+        """Of pauses and of refusals the version that rows are held by, and until when it is so."""
         self._checked = ((-1, -1, -1.0), math.inf)
         """The commands and paused rows that were looked at, and when to look again."""
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
@@ -249,8 +248,9 @@ class Admission:
     def _queue_anew(self, now: float) -> None:
         """Queues or holds rows anew if what is paused or refused has changed, and none if not."""
         table, refusals = self._throttle.table, self._throttle.refusals
-        pauses = self._pauses_seen[0] != table.version or now >= self._pauses_seen[1]
-        refused = self._refusals_seen[0] != refusals.version or now >= self._refusals_seen[1]
+        of_pauses, of_refusals = self._seen
+        pauses = of_pauses[0] != table.version or now >= of_pauses[1]
+        refused = of_refusals[0] != refusals.version or now >= of_refusals[1]
         if not pauses and not refused:
             return
         blocks = self._held.clear_paused() if pauses else []
@@ -262,8 +262,8 @@ class Admission:
                 self._queue.merged()
             for block in self._queue.clear():
                 self._queue_or_hold(block, now)
-        self._pauses_seen = table.version, table.next_end(now)
-        self._refusals_seen = refusals.version, refusals.next_end(now)
+        ends = table.next_end(now), refusals.next_end(now)
+        self._seen = (table.version, ends[0]), (refusals.version, ends[1])
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +274,6 @@ class Admission:
         if taken is None:
             return None
         messages, self.since = taken.messages, taken.since
-        self.taken += len(messages)
         self._latest = messages.distinct
         return messages
 
@@ -384,7 +383,7 @@ class Admission:
         """All rows that wait, held or not, in the queue until they are sorted."""
         for held in [*self._held.clear_paused(), *self._held.clear_refused()]:
             self._queue.append(held)
-        self._pauses_seen = self._refusals_seen = -1, -math.inf
+        self._seen = (-1, -math.inf), (-1, -math.inf)
         return self._queue.merged()
 
     def _check_pauses(self, now: float) -> list[Leaving]:

@@ -327,7 +327,7 @@ def _series_of(metric: Metric, said: Any) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MetricsReport:
     """Counts of one producer so far."""
 
     producer_id: int
@@ -358,9 +358,9 @@ class Report:
         return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
 
     @staticmethod
-    def decode(data: bytes) -> Report:
+    def decode(data: bytes) -> MetricsReport:
         """
-        Report that `encode` wrote.
+        MetricsReport that `encode` wrote.
 
         Raises:
             ValueError: It is something else.
@@ -369,7 +369,7 @@ class Report:
             said = _REPORT(read_json(data))
         except ValueError as error:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}: {error}") from None
-        return Report(*(said.get(name, "") for name in (*_SAID, "query_name")))
+        return MetricsReport(*(said.get(name, "") for name in (*_SAID, "query_name")))
 
 
 def _type(said: Any) -> str:

@@ -92,12 +92,12 @@ class Publisher:
     def __init__(self, client: Client, context: WriteContext, supply: Supply) -> None:
         options, now = context.options, context.clock.monotonic()
         connection = client.connection
-        self._inbox = connection.new_inbox()
+        inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
-        self.lanes = LaneSet(options, context.targets, self._inbox)
+        self.lanes = LaneSet(options, context.targets, inbox)
         """Of rows, and of what goes elsewhere."""
-        self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
+        self.sender = Sender(client, inbox, self.lanes, options, context.clock)
         """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
         """Pauses that hold rows back."""
@@ -111,7 +111,7 @@ class Publisher:
         self._goes_on = False  # whether rows have left the queue for this turn
         self._reporter = Reporter(
             context.origin,
-            self._inbox.rpartition(".")[2],
+            inbox.rpartition(".")[2],
             is_on=options.metrics.metrics_subject is not None,
         )
         self._watchdog = Watchdog(now, options.rules.overload_window_s)
@@ -430,7 +430,7 @@ class Publisher:
 
     def _listen(self) -> None:
         self.sender.listen()
-        self.pauses.listen(self.sender.connection, self._inbox)
+        self.pauses.listen(self.sender.connection, self.sender.inbox)
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Dials until there is a connection, or the oldest publish on its way has no time left."""

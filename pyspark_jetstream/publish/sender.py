@@ -42,7 +42,8 @@ class Sender:
         """The one that is subscribed to replies; another after each reconnect."""
         self.lanes = lanes
         self._client = client
-        self._inbox = inbox
+        self.inbox = inbox
+        """Beginning of the subjects of replies."""
         self._prefix = f"{inbox}.".encode()
         self._sid = -1
         self._clock = clock
@@ -60,7 +61,7 @@ class Sender:
             NotConnectedError: There is none.
         """
         self.connection = self._client.connection
-        self._sid = self.connection.subscribe(f"{self._inbox}.>")
+        self._sid = self.connection.subscribe(f"{self.inbox}.>")
 
     def drop(self) -> None:
         """Closes the connection; the next `listen` dials."""

@@ -25,7 +25,7 @@ from ..outbox.throttling.throttle import PausedBy, Throttle
 from ..sanitize import get_logger
 from ..subjects import REST
 from . import metrics
-from .metrics import UNKNOWN, Counting, Labels, Metric, MetricsSnapshot, Report
+from .metrics import UNKNOWN, Counting, Labels, Metric, MetricsReport, MetricsSnapshot
 
 logger = get_logger(__name__)
 
@@ -211,7 +211,7 @@ class Reporter:
         self.due = now + REPORT_S
         self._sequence += 1
         producer_id, query_id, batch_id, name = self._origin
-        return Report(
+        return MetricsReport(
             producer_id, self._run, query_id, batch_id, self._sequence, final, counts, name
         ).encode()
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.publish.metrics import METRICS, MICRO, MetricsSnapshot, Report
+from pyspark_jetstream.publish.metrics import METRICS, MICRO, MetricsReport, MetricsSnapshot
 
 from .options import connection_of
 
@@ -34,7 +34,7 @@ def series(name: str, labels: tuple[str, ...], *values: float) -> tuple:
     return metric.name, labels, counts
 
 
-def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
+def reports(producer: int, count: int = 3, final: bool = True) -> list[MetricsReport]:
     """What a task says of itself as it goes on: each time one of everything more."""
     state = [
         series("publish_queue_total", ("orders.>", "critical", "S"), producer),
@@ -50,7 +50,7 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
         series("publish_outcomes_total", ("dropped", "S"), 1),
     ]
     return [
-        Report(
+        MetricsReport(
             producer, "r", QUERY, 1, n, final and n == count, MetricsSnapshot.of(state + once * n)
         )
         for n in range(1, count + 1)

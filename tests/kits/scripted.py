@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.answerkinds import Kind
+from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Outcome
@@ -45,7 +45,7 @@ _MAX_BYTES: Final = 1 << 13
 _WINDOW: Final = parse_sink({}).window
 """The options of a write that sets none."""
 
-_FULL: Final = Outcome(Kind.OVERLOADED, "full", 10167)
+_FULL: Final = Outcome(Fate.OVERLOADED, "full", 10167)
 
 
 class Script(NamedTuple):

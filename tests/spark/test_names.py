@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer, understand
-from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.metrics import MetricsReport
 
 from ..conftest import connection_to
 from ..kits.servers import DevServer
@@ -84,7 +84,7 @@ def test_a_write_has_the_name_of_its_query(
         frame = connection.next_frame(time.monotonic() + 60)
         assert frame is not None
         if json.loads(frame.data)["type"] == "metrics":
-            reports.append(Report.decode(frame.data))
+            reports.append(MetricsReport.decode(frame.data))
         else:
             words.append(understand(frame.data))
     client.close()

@@ -14,7 +14,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.metrics.reports import Reports
-from pyspark_jetstream.publish.metrics import MetricsSnapshot, Report
+from pyspark_jetstream.publish.metrics import MetricsReport, MetricsSnapshot
 
 from ..kits.options import connection_of
 from ..kits.places import ROOT
@@ -180,7 +180,7 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
             while not done.is_set():
                 frame = connection.next_frame(time.monotonic() + 0.1)
                 if frame is not None and frame.sid == sid:
-                    heard.take(Report.decode(frame.data), time.monotonic())
+                    heard.take(MetricsReport.decode(frame.data), time.monotonic())
 
         listening = threading.Thread(target=listen)
         listening.start()

@@ -22,7 +22,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.operations.metrics.exporter import families
 from pyspark_jetstream.operations.metrics.reports import Reports
-from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.metrics import MetricsReport
 
 from ..kits.logins import drawn, keys, operator_mode
 from ..kits.places import ROOT
@@ -260,7 +260,7 @@ def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> No
             seen.look("ledger", f"{name} {subject}", headers + data)
         for _, headers, data in stored(options, "METRICS"):
             seen.look("reports", name, headers + data)
-            reports.take(Report.decode(data), 0.0)
+            reports.take(MetricsReport.decode(data), 0.0)
     seen.look("metrics", "", repr(list(families(reports.totals(0.0), {}))).encode())
 
     assert seen.leaks == []

@@ -19,10 +19,10 @@ from pyspark_jetstream.foreign import (
     time,
 )
 from pyspark_jetstream.operations.batches import offsets_of
-from pyspark_jetstream.outbox.answerkinds import Kind
+from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.throttling import throttleprotocol
 from pyspark_jetstream.publish.lanes.answers import classify
-from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.metrics import MetricsReport
 from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.write.exactlyonce.records import committed_of
 
@@ -103,7 +103,7 @@ def answered(data: bytes) -> None:
     ("read", "error"),
     [
         (LeaseRecord.from_bytes, OffsetError),
-        (Report.decode, ValueError),
+        (MetricsReport.decode, ValueError),
         (throttleprotocol.understand, ValueError),
         (answered, ProtocolError),
         (lambda data: committed_of(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
@@ -122,7 +122,7 @@ def test_who_reads_it_says_what_it_is_not(read, error, data):
 @pytest.mark.parametrize("data", [DEEP, b'{"error": {"code": 1e999}}', b'{"seq": 1, "error": 7}'])
 def test_what_answers_a_publish_is_rejected(data):
     """Whoever listens on a subject can answer a publish on it."""
-    assert classify(0, "", data).kind is Kind.REJECTED
+    assert classify(0, "", data).kind is Fate.REJECTED
 
 
 def test_another_source_s_offset_stays_text():

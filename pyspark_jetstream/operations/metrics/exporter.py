@@ -16,7 +16,7 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, NotConnectedError
-from ...publish.metrics import METRICS, MICRO, ZEROS, MetricsSnapshot, Report
+from ...publish.metrics import METRICS, MICRO, ZEROS, MetricsReport, MetricsSnapshot
 from ...sanitize import get_logger
 from .readers import READERS, Reader, readers
 from .reports import Reports, Series
@@ -108,7 +108,7 @@ class Exporter(Collector):
     def take(self, data: bytes) -> None:
         """A message on the subject; what is no report is counted, and logged at times."""
         try:
-            report = Report.decode(data)
+            report = MetricsReport.decode(data)
             with self._lock:
                 self._reports.take(report, self._clock())
         except ValueError as error:

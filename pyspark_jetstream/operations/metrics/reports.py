@@ -26,8 +26,8 @@ from ...publish.metrics import (
     METRICS,
     UNKNOWN,
     Labels,
+    MetricsReport,
     MetricsSnapshot,
-    Report,
 )
 from ...worker import MAX_NAME
 
@@ -78,7 +78,7 @@ class Reports:
     def __repr__(self) -> str:
         return f"<Reports {len(self._producers)} producers, {len(self._ended)} ended>"
 
-    def take(self, report: Report, now: float) -> bool:
+    def take(self, report: MetricsReport, now: float) -> bool:
         """
         Takes a report; False if it says nothing new: it came twice, or late.
 

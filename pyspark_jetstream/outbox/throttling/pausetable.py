@@ -81,7 +81,7 @@ class Matcher:
 
 
 @dataclass(slots=True)
-class Window:
+class PausedTime:
     """A time in which something is paused."""
 
     since: float
@@ -124,7 +124,7 @@ class PauseTable:
         """Number of commands so far."""
         self.informed: dict[Reason, int] = {}
         """Reasons that only explain what comes, with the number of the command."""
-        self._windows: dict[Key, Window] = {}  # the one opened last is the last
+        self._windows: dict[Key, PausedTime] = {}  # the one opened last is the last
         self._counts: dict[Key, tuple[int, int]] = {}  # milliseconds, and how often opened
         self._matcher: tuple[float, Matcher] = (-math.inf, Matcher(()))  # valid until then
 
@@ -156,7 +156,7 @@ class PauseTable:
                     " filter instead ('>' is always taken), or lift some"
                 )
             self._forget(key)
-            window = self._windows[key] = Window(now, now, counted=now)
+            window = self._windows[key] = PausedTime(now, now, counted=now)
             self._count(key, 0, met=1)
             self.version += 1
             while len(self._windows) > _KEPT:
@@ -235,7 +235,7 @@ class PauseTable:
                 until = pc.if_else(mask, pc.max_element_wise(until, window.until), until)
         return since, until
 
-    def windows(self, subject: str) -> Iterator[tuple[Key, Window]]:
+    def windows(self, subject: str) -> Iterator[tuple[Key, PausedTime]]:
         """The windows whose filters match this subject, open or ended."""
         for key, window in self._windows.items():
             if matches(key[1], subject):

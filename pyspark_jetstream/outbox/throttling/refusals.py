@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...subjects import REST
-from ..answerkinds import Kind, pause_s
-from .pausetable import Count, Window
+from ..fates import Fate, pause_s
+from .pausetable import Count, PausedTime
 from .throttleprotocol import Reason
 
 REFUSALS: Final[dict[int, Reason]] = {
@@ -91,7 +91,7 @@ class Refusals:
         self.last: tuple[str, Refused] | None = None
         """The last refusal of all."""
         self._known: dict[str, Refused] = {}
-        self._windows: dict[tuple[Reason, str], Window] = {}  # by stream, for the counts
+        self._windows: dict[tuple[Reason, str], PausedTime] = {}  # by stream, for the counts
         self._met: Counter[tuple[Reason, str]] = Counter()
         self._ms: Counter[tuple[Reason, str]] = Counter()
         self._waiting: tuple[int, float, pa.Array] = (-1, -math.inf, pa.array([], pa.string()))
@@ -129,7 +129,7 @@ class Refusals:
             known.until = max(known.until, until)
         elif known.until <= now:
             known.times += 1
-            known.until = now + pause_s(Kind.LIMITED, known.times - 1)
+            known.until = now + pause_s(Fate.LIMITED, known.times - 1)
         known.tries, known.next_try = 1, -math.inf
         self.last = subject, known
         self._keep(subject, known, now)
@@ -154,7 +154,7 @@ class Refusals:
         if window is None or now - window.until >= _FORGET_S:
             self._met[key] += 1
         if window is None:
-            window = self._windows[key] = Window(now, now, counted=now)
+            window = self._windows[key] = PausedTime(now, now, counted=now)
         elif window.until <= now:
             self._ms[key] += window.passed_ms(now)
             window.counted = now

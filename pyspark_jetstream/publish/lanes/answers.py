@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ...client.wire import NO_RESPONDERS
 from ...foreign import read_json, record
-from ...outbox.answerkinds import Kind
+from ...outbox.fates import Fate
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""
@@ -51,7 +51,7 @@ _DIGITS: Final = 18
 class Outcome(NamedTuple):
     """An answer to a publish, understood."""
 
-    kind: Kind
+    kind: Fate
     detail: str = ""
     err_code: int = 0
     stream: str = ""
@@ -65,8 +65,8 @@ class Outcome(NamedTuple):
         Whether the server has too much to do, or no room. A subject at its own limit says nothing
         of the others: cut for it, the window would slow them all down (overload.md I6).
         """
-        return self.kind is Kind.OVERLOADED or (
-            self.kind is Kind.LIMITED and not self.is_of_subject
+        return self.kind is Fate.OVERLOADED or (
+            self.kind is Fate.LIMITED and not self.is_of_subject
         )
 
     @property
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
     @property
     def is_ignored(self) -> bool:
         """Whether it may succeed another time, and that it failed says nothing of the load."""
-        may_succeed = self.kind in (Kind.ABSENT, Kind.IN_PROCESS, Kind.LIMITED)
+        may_succeed = self.kind in (Fate.ABSENT, Fate.IN_PROCESS, Fate.LIMITED)
         return may_succeed and not self.is_push_back
 
 
@@ -150,10 +150,10 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
     """
     if not data:
         if status == NO_RESPONDERS:
-            return Outcome(Kind.ABSENT, "no responders")
+            return Outcome(Fate.ABSENT, "no responders")
         if status == 429:
-            return Outcome(Kind.OVERLOADED, description or "too many requests")
-        return Outcome(Kind.REJECTED, f"the answer is status {status} {description}".rstrip())
+            return Outcome(Fate.OVERLOADED, description or "too many requests")
+        return Outcome(Fate.REJECTED, f"the answer is status {status} {description}".rstrip())
     try:
         answer = parsed(data)
         error = answer.get("error")
@@ -165,12 +165,12 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
             )
         stream, sequence = answer["stream"], _count(answer["seq"])
         if isinstance(stream, str) and sequence > 0:
-            kind = Kind.DUPLICATE if answer.get("duplicate") else Kind.STORED
+            kind = Fate.DUPLICATE if answer.get("duplicate") else Fate.STORED
             return Outcome(kind, stream=stream, sequence=sequence)
     except (ValueError, KeyError, AttributeError):
         pass  # said below: whatever it is, it is no PubAck
     return Outcome(
-        Kind.REJECTED,
+        Fate.REJECTED,
         f"the answer is no PubAck but {data[:60]!r}: not only a stream listens on this subject",
     )
 
@@ -194,9 +194,9 @@ def _count(value: Any) -> int:
 
 def _error(code: int, err_code: int, description: str) -> Outcome:
     if err_code in _LIMITED:
-        return Outcome(Kind.LIMITED, description, err_code)
+        return Outcome(Fate.LIMITED, description, err_code)
     if err_code in _OVERLOADED or code in (429, 503):
-        return Outcome(Kind.OVERLOADED, description, err_code)
+        return Outcome(Fate.OVERLOADED, description, err_code)
     if err_code in _IN_PROCESS:
-        return Outcome(Kind.IN_PROCESS, description, err_code)
-    return Outcome(Kind.REJECTED, description, err_code)
+        return Outcome(Fate.IN_PROCESS, description, err_code)
+    return Outcome(Fate.REJECTED, description, err_code)

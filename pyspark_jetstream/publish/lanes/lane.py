@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 
 from ...arrays import ranks
 from ...errors import PublishRejectedError
-from ...outbox.answerkinds import Kind
+from ...outbox.fates import Fate
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
@@ -273,7 +273,7 @@ class Lane:
         """Handles the reply with this token: the answer to one publish."""
         if is_ordinal(token):  # else it answers nothing of ours
             outcome = classify(status, description, data)
-            if outcome.kind is Kind.STORED:
+            if outcome.kind is Fate.STORED:
                 self.tally.stored_in[outcome.stream] = outcome.sequence
             self.on_answer(int(token), outcome, now)
 
@@ -314,12 +314,12 @@ class Lane:
         Raises:
             PublishRejectedError: The server will never store this publish.
         """
-        if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
-            self.on_pubacks([ordinal], now, outcome.kind is Kind.DUPLICATE)
+        if outcome.kind in (Fate.STORED, Fate.DUPLICATE):
+            self.on_pubacks([ordinal], now, outcome.kind is Fate.DUPLICATE)
             return
         if not self._flight.is_outstanding(ordinal):
             return
-        if outcome.kind is Kind.REJECTED:
+        if outcome.kind is Fate.REJECTED:
             self._reject(ordinal, outcome)
             return
         again = self._again
@@ -328,7 +328,7 @@ class Lane:
             return  # the late answer to a sending that had been given up
         if trouble is None:
             trouble = self._begin_again(ordinal, self._flight.first_sent(ordinal))
-        if outcome.kind is Kind.IN_PROCESS:  # by another sending
+        if outcome.kind is Fate.IN_PROCESS:  # by another sending
             trouble.unsure = min(trouble.unsure, trouble.last_sent)
         again.queue(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         self.tally.ignored += outcome.is_ignored
@@ -337,7 +337,7 @@ class Lane:
         subject = self._flight.subject(ordinal)
         if outcome.is_push_back:
             self.tally.push_backs[subject] = again.resume_at
-        if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
+        if outcome.kind in (Fate.LIMITED, Fate.OVERLOADED):
             self.tally.refusals.add(Refusal(subject, outcome, again.resume_at))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:

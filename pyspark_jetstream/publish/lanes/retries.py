@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import PublishError, PublishTimeoutError
-from ...outbox.answerkinds import Kind, pause_s
+from ...outbox.fates import Fate, pause_s
 from .frames import Publishes
 
 HINTS: Final = {
-    Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or enable"
+    Fate.ABSENT: "; no stream listens on this subject: create it, check the subject, or enable"
     " JetStream for this account",
-    Kind.LIMITED: "; lift the limit, or make room",
+    Fate.LIMITED: "; lift the limit, or make room",
 }
 """Advice about a publish that failed in the end."""
 
@@ -156,7 +156,7 @@ class Retries:
         if not self._troubled:
             self.resume()
 
-    def pause(self, kind: Kind, now: float) -> bool:
+    def pause(self, kind: Fate, now: float) -> bool:
         """Begins a pause, as the server refused one; False while a pause goes on."""
         if now < self.resume_at:
             return False

@@ -62,7 +62,7 @@ _OWN: Final = pa.schema(
 
 
 @dataclass(slots=True)
-class Span:
+class Scanned:
     """The part of a stream that a tail has read: `(start, end]`."""
 
     created: str
@@ -79,7 +79,7 @@ class Span:
 class StoredRows:
     """The rows of one task in one stream, in their order."""
 
-    def __init__(self, parts: Iterable[pa.RecordBatch], span: Span) -> None:
+    def __init__(self, parts: Iterable[pa.RecordBatch], span: Scanned) -> None:
         self.others: Set[bytes] = span.others or frozenset()
         self.rolls = span.rolls
         table = pa.Table.from_batches(parts, _OWN)
@@ -132,7 +132,7 @@ class Tail:
 
     def __init__(self, prefix: str | None) -> None:
         self._prefix = prefix
-        self._spans: dict[str, Span] = {}
+        self._spans: dict[str, Scanned] = {}
         self._lock = Lock()
 
     def refresh(
@@ -158,7 +158,7 @@ class Tail:
                 lacks = span is None or (others and span.others is None)
                 if span is None or lacks or span.created != since.created:
                     ids = set[bytes]() if others else None
-                    span = Span(since.created, since.end, since.end, others=ids)
+                    span = Scanned(since.created, since.end, since.end, others=ids)
                     self._spans[since.name] = span
                 if since.end < span.start:
                     self._read(client, name, info, span, (since.end, span.start))
@@ -180,7 +180,7 @@ class Tail:
         client: Client,
         name: TaskName,
         info: StreamInfo,
-        span: Span,
+        span: Scanned,
         part: tuple[int, int],
     ) -> None:
         after, end = part
@@ -215,7 +215,7 @@ class Tail:
             raise RequestTimeoutError(asked, timeout_s, str(error)) from error
         span.end = max(span.end, end)
 
-    def note(self, span: Span, messages: pa.RecordBatch) -> None:
+    def note(self, span: Scanned, messages: pa.RecordBatch) -> None:
         """Takes in stored messages: their subjects, header lines (`stored`) and payloads."""
         stored = messages["stored"].cast(BINARY)
         if span.others is not None:

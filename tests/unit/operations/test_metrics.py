@@ -16,8 +16,8 @@ from pyspark_jetstream.publish.metrics import (
     METRICS,
     UNKNOWN,
     ZEROS,
+    MetricsReport,
     MetricsSnapshot,
-    Report,
 )
 
 from ...kits.metrics import QUERY
@@ -40,13 +40,13 @@ def report(
     final: bool = False,
     run: str = "r",
     query: str = "q",
-) -> Report:
+) -> MetricsReport:
     """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
     counts = [
         (ACKED, ("success", ""), (acked,)),
         (WAITING, ("", "normal", ""), (10,)),
     ]
-    return Report(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
+    return MetricsReport(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def test_a_report_comes_back_from_the_wire():
     """
     sent = report(7, 2, 5, final=True)
 
-    assert Report.decode(sent.encode()) == sent
+    assert MetricsReport.decode(sent.encode()) == sent
     assert json.loads(sent.encode()) == {
         "type": "metrics",
         "producer_id": 7,
@@ -90,7 +90,7 @@ def test_a_query_has_the_name_that_its_user_gave_it():
         report(4, 1, 13, query="0123456789abcdef"),
     ]
     for each in sent:
-        reports.take(Report.decode(each.encode()), 0.0)
+        reports.take(MetricsReport.decode(each.encode()), 0.0)
 
     assert {name: total.total(ACKED)[0] for name, total in reports.totals(0.0).items()} == {
         "orders": 12, QUERY: 11, "": 13
@@ -121,7 +121,7 @@ def test_a_query_has_the_name_that_its_user_gave_it():
 def test_what_is_no_report(data):
     """Anything else on the subject is a ValueError."""
     with pytest.raises(ValueError):
-        Report.decode(data)
+        MetricsReport.decode(data)
 
 
 def test_counters_stay_and_gauges_go():
@@ -328,7 +328,7 @@ def test_a_report_s_names_and_numbers_are_bounded(change):
     said = json.loads(report(1, 1, 1).encode()) | change
 
     with pytest.raises(ValueError, match=next(iter(change))):
-        Report.decode(json.dumps(said).encode())
+        MetricsReport.decode(json.dumps(said).encode())
 
 
 def test_the_exporter_warns_once_a_second(caplog):

@@ -202,7 +202,7 @@ class Walk:
         self.one = Admission(self.rules, self.throttle)
         self.plain = rng.random() < 0.2
         self.model = Model(self.rules, self.throttle, self.plain)
-        self.now, self.total, self.back, self.acked = 0.0, 0, 0, 0
+        self.now, self.total, self.back, self.acked, self.taken = 0.0, 0, 0, 0, 0
         self.flying: dict[Row, Messages] = {}
 
     def is_window_full(self) -> bool:
@@ -245,6 +245,7 @@ class Walk:
             assert fitting
             if taken is None:
                 return
+            self.taken += len(taken)
             rows = fitting[0][:count]
             self.model.orders = [each[count:] for each in fitting if each[count:]]
             self.model.waiting = [row for row in self.model.waiting if row not in rows]
@@ -329,7 +330,7 @@ class Walk:
         assert one.wants_rows(self.now, is_full) == model.wants_rows(self.now, is_full)
         assert one.waiting == len(model.waiting)
         assert one.next_deadline(self.now) == pytest.approx(model.next_deadline(self.now))
-        assert one.offered + self.back == one.taken + one.shed + one.waiting
+        assert one.offered + self.back == self.taken + one.shed + one.waiting
         assert one.shed + one.waiting + len(self.flying) + self.acked == self.total == one.offered
         if rng.random() < 0.2:
             assert repr(one) == model.text(self.now, one.shed)

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.answerkinds import Kind
+from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.publish.lanes.answers import classify, puback_pattern
 
 
 @pytest.mark.parametrize(
     ("status", "data", "kind", "err_code"),
     [
-        (0, b'{"stream":"S","seq":7}', Kind.STORED, 0),
-        (0, b'{"stream":"S","domain":"hub","seq":7}', Kind.STORED, 0),
-        (0, b'{"stream":"S","seq":7,"duplicate": true}', Kind.DUPLICATE, 0),
-        (503, b"", Kind.ABSENT, 0),
-        (429, b"", Kind.OVERLOADED, 0),
-        (429, b'{"error":{"code":429,"err_code":10167,"description":"x"}}', Kind.OVERLOADED, 10167),
-        (0, b'{"error":{"code":429,"err_code":10210}}', Kind.OVERLOADED, 10210),
-        (0, b'{"error":{"code":429,"err_code":10211}}', Kind.OVERLOADED, 10211),
-        (0, b'{"error":{"code":503,"err_code":10023}}', Kind.OVERLOADED, 10023),
-        (0, b'{"error":{"code":500,"err_code":10028}}', Kind.OVERLOADED, 10028),
-        (0, b'{"error":{"code":500,"err_code":10047}}', Kind.OVERLOADED, 10047),
-        (0, b'{"error":{"code":503,"err_code":10077}}', Kind.LIMITED, 10077),
-        (0, b'{"error":{"code":400,"err_code":10002}}', Kind.LIMITED, 10002),
-        (0, b'{"error":{"code":409,"err_code":10158}}', Kind.IN_PROCESS, 10158),
-        (0, b'{"error":{"code":400,"err_code":10164}}', Kind.IN_PROCESS, 10164),
-        (0, b'{"error":{"code":400,"err_code":10054}}', Kind.REJECTED, 10054),
-        (0, b'{"error":{"code":400,"err_code":10227}}', Kind.REJECTED, 10227),
-        (0, b'{"error":{"code":500,"err_code":10111}}', Kind.REJECTED, 10111),
-        (0, b"pong", Kind.REJECTED, 0),
-        (0, b"[1]", Kind.REJECTED, 0),
-        (0, b'{"type":"io.nats.jetstream.api.v1.stream_delete_response"}', Kind.REJECTED, 0),
-        (400, b"", Kind.REJECTED, 0),
+        (0, b'{"stream":"S","seq":7}', Fate.STORED, 0),
+        (0, b'{"stream":"S","domain":"hub","seq":7}', Fate.STORED, 0),
+        (0, b'{"stream":"S","seq":7,"duplicate": true}', Fate.DUPLICATE, 0),
+        (503, b"", Fate.ABSENT, 0),
+        (429, b"", Fate.OVERLOADED, 0),
+        (429, b'{"error":{"code":429,"err_code":10167,"description":"x"}}', Fate.OVERLOADED, 10167),
+        (0, b'{"error":{"code":429,"err_code":10210}}', Fate.OVERLOADED, 10210),
+        (0, b'{"error":{"code":429,"err_code":10211}}', Fate.OVERLOADED, 10211),
+        (0, b'{"error":{"code":503,"err_code":10023}}', Fate.OVERLOADED, 10023),
+        (0, b'{"error":{"code":500,"err_code":10028}}', Fate.OVERLOADED, 10028),
+        (0, b'{"error":{"code":500,"err_code":10047}}', Fate.OVERLOADED, 10047),
+        (0, b'{"error":{"code":503,"err_code":10077}}', Fate.LIMITED, 10077),
+        (0, b'{"error":{"code":400,"err_code":10002}}', Fate.LIMITED, 10002),
+        (0, b'{"error":{"code":409,"err_code":10158}}', Fate.IN_PROCESS, 10158),
+        (0, b'{"error":{"code":400,"err_code":10164}}', Fate.IN_PROCESS, 10164),
+        (0, b'{"error":{"code":400,"err_code":10054}}', Fate.REJECTED, 10054),
+        (0, b'{"error":{"code":400,"err_code":10227}}', Fate.REJECTED, 10227),
+        (0, b'{"error":{"code":500,"err_code":10111}}', Fate.REJECTED, 10111),
+        (0, b"pong", Fate.REJECTED, 0),
+        (0, b"[1]", Fate.REJECTED, 0),
+        (0, b'{"type":"io.nats.jetstream.api.v1.stream_delete_response"}', Fate.REJECTED, 0),
+        (400, b"", Fate.REJECTED, 0),
     ],
 )
 def test_answers_are_classified(status, data, kind, err_code):

@@ -11,7 +11,7 @@ import pytest
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
-from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.metrics import MetricsReport
 from pyspark_jetstream.publish.telemetry import (
     TOTALS,
     Origin,
@@ -108,7 +108,7 @@ def test_reports_are_due_at_their_times():
     said = []
     for now, final in ((0.0, False), (5.5, False), (6.0, True)):
         one.count({"stored": round(now * 10)})
-        said.append(Report.decode(reporter.report(one.snapshot(), now, final)))
+        said.append(MetricsReport.decode(reporter.report(one.snapshot(), now, final)))
         due.append(reporter.due)
 
     assert due == [-math.inf, 5.0, 10.5, 11.0]

@@ -18,7 +18,7 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     QueueTimeoutError,
 )
-from pyspark_jetstream.outbox.answerkinds import Kind
+from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.publish import telemetry
@@ -462,7 +462,7 @@ def test_the_last_refusal_is_the_last(monkeypatch):
     world = world_of(monkeypatch)
     one, said = world.publisher.pauses, []
     for subject, detail in (("a", "first"), ("b", "second"), ("a", "third"), ("c", "fourth")):
-        one.refuse(Refusal(subject, Outcome(Kind.OVERLOADED, detail, 10167), 0.0), "", START_S)
+        one.refuse(Refusal(subject, Outcome(Fate.OVERLOADED, detail, 10167), 0.0), "", START_S)
         (line,) = one.reasons(Counter(), START_S + 60)
         said.append(line)
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.answerkinds import Kind
+from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify
 from pyspark_jetstream.publish.lanes.frames import Publishes
@@ -17,9 +17,9 @@ from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 
-OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
-ABSENT = Outcome(Kind.ABSENT, "no responders")
-LIMITED = Outcome(Kind.LIMITED, "maximum messages exceeded", 10077)
+OVERLOADED = Outcome(Fate.OVERLOADED, "too many requests", 10167)
+ABSENT = Outcome(Fate.ABSENT, "no responders")
+LIMITED = Outcome(Fate.LIMITED, "maximum messages exceeded", 10077)
 MANY = 1 << 30
 
 
@@ -188,7 +188,7 @@ def test_duplicates_are_counted():
     w = window()
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
-    w.on_answer(0, Outcome(Kind.DUPLICATE), 0.1)
+    w.on_answer(0, Outcome(Fate.DUPLICATE), 0.1)
     w.on_pubacks([1, 2], 0.2, duplicates=True)
 
     assert (w.tally.acked, w.tally.duplicates) == (3, 3)
@@ -299,7 +299,7 @@ def test_what_was_sent_twice_is_no_sample():
         (OVERLOADED, 1),
         (LIMITED, 1),
         (ABSENT, 0),
-        (Outcome(Kind.IN_PROCESS, "again", 10158), 0),
+        (Outcome(Fate.IN_PROCESS, "again", 10158), 0),
     ],
     ids=lambda value: value.kind.name if isinstance(value, Outcome) else str(value),
 )
@@ -322,7 +322,7 @@ def test_only_push_backs_are_drops(outcome, drops):
 
 @pytest.mark.parametrize(
     ("outcome", "unsure"),
-    [(LIMITED, math.inf), (Outcome(Kind.IN_PROCESS, "again", 10158), 0.0)],
+    [(LIMITED, math.inf), (Outcome(Fate.IN_PROCESS, "again", 10158), 0.0)],
     ids=["no room", "in process"],
 )
 def test_what_another_sending_may_have_stored_is_unsure(outcome, unsure):
@@ -416,7 +416,7 @@ def test_a_rejected_publish_ends_the_task_at_once():
     sent(w, 0.0)
 
     with pytest.raises(PublishRejectedError, match=r"'b': row 1: too large \(err_code 10054\)"):
-        w.on_answer(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
+        w.on_answer(1, Outcome(Fate.REJECTED, "too large", 10054), 0.1)
 
 
 @pytest.mark.parametrize("stored", [True, False])

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import telemetry
-from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.metrics import MetricsReport
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, priorities_of, rules_of
@@ -56,7 +56,7 @@ def test_what_waits_has_its_route(monkeypatch):
     world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
     world.run()
-    reports = [Report.decode(each.data).snapshot for each in found.heard]
+    reports = [MetricsReport.decode(each.data).snapshot for each in found.heard]
     seen = {
         labels: [report.values["jetstream_publish_queue_total"].get(labels) for report in reports]
         for report in reports

@@ -18,7 +18,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, Throttl
 from pyspark_jetstream.publish.context import RowSignals
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
-from pyspark_jetstream.write.exactlyonce.tail import Span, StoredRows, Tail
+from pyspark_jetstream.write.exactlyonce.tail import Scanned, StoredRows, Tail
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.task import _reroutes
 
@@ -232,7 +232,7 @@ def test_b17_a_row_is_found_on_another_subject(moves):
         "stored": pa.array([b"NATS/1.0\r\nNats-Msg-Id: t-0-0\r\n"]),
         "data": pa.array([b"x"]),
     })  # fmt: skip
-    span, tail = Span("", 0, 0), Tail("t")
+    span, tail = Scanned("", 0, 0), Tail("t")
     tail.note(span, stored)
     recovery = Recovery(client, TaskName("w", 0, 0), [], "t", moves)
     recovery._found = {"S": StoredRows(span.rows, span)}
