@@ -109,11 +109,8 @@ class Publisher:
         self._unreleased: list[Leaving] = []
         """Shed rows that the caller has not released."""
         self._goes_on = False  # whether rows have left the queue for this turn
-        self._reporter = Reporter(
-            context.origin,
-            inbox.rpartition(".")[2],
-            is_on=options.metrics.metrics_subject is not None,
-        )
+        is_on = options.metrics.metrics_subject is not None
+        self._reporter = Reporter(context.origin, inbox.rpartition(".")[2], is_on)
         self._watchdog = Watchdog(now, options.rules.overload_window_s)
 
     def __repr__(self) -> str:
@@ -318,10 +315,7 @@ class Publisher:
             self._reconnect(error)
         except (PublishTimeoutError, ProducerThrottledError) as error:
             now = self._now()
-            explained = self.pauses.explained(error, now - self.lanes.publish_timeout_s, now)
-            if explained is error:
-                raise
-            raise explained from None
+            raise self.pauses.explained(error, now - self.lanes.publish_timeout_s, now) from None
 
     def _send_or_wait(self) -> None:
         connection, pauses = self.sender.connection, self.pauses
