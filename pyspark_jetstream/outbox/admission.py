@@ -36,17 +36,15 @@ Numbers such as A8 are rules of docs/overload.md.
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import view
 from ..errors import (
     ProducerThrottledError,
     PublishError,
@@ -70,9 +68,6 @@ _PATIENCE: Final = 0.75
 The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
 for the last try's answer.
 """
-
-_OFFERS: Final = 4096
-"""Blocks of which it is remembered when they came; what is given back is of the latest."""
 
 
 class Leaving(NamedTuple):
@@ -133,8 +128,6 @@ class Admission:
     def __init__(self, rules: Rules, throttle: Throttle) -> None:
         self.offered = 0
         self.shed = 0
-        self.since = pa.array([], pa.float64())
-        """For each row that `take` returned last: the time when it was offered, or first sent."""
         self._rules = rules
         self._throttle = throttle
         self._queue = RowQueue(rules.by_subject)
@@ -143,7 +136,6 @@ class Admission:
         """Of pauses and of refusals the version that rows are held by, and until when it is so."""
         self._checked = ((-1, -1, -1.0), math.inf)
         """The commands and paused rows that were looked at, and when to look again."""
-        self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
         """Is told of push-back."""
         self._latest: Sequence[str] = ()  # subjects of the rows taken last
@@ -205,10 +197,9 @@ class Admission:
             Rows, of these or of those that wait, that must make room.
         """
         self.offered += len(messages)
-        if len(messages):
-            self._offers.append((messages.rows[-1].as_py(), now))
         self._queue_anew(now)
-        self._queue_or_hold(Block.of(messages, pa.repeat(now, len(messages))), now)
+        messages = replace(messages, since=pa.repeat(now, len(messages)))
+        self._queue_or_hold(Block.of(messages), now)
         return self._make_room(now, is_window_full)
 
     def give_back(self, messages: Messages, now: float) -> None:
@@ -218,19 +209,9 @@ class Admission:
         """
         messages = messages.take(pc.sort_indices(messages.rows))
         self._queue_anew(now)
-        self._queue_or_hold(Block.of(messages, self._since(messages)), now)
+        self._queue_or_hold(Block.of(messages), now)
         if len(self._queue):
             self._queue.merged()
-
-    def _since(self, messages: Messages) -> pa.Array:
-        """DOUBLE: when each, in the order of the rows, was first sent, or offered if never sent."""
-        rows = view(messages.rows)
-        known: list[float] = []
-        for end, at in self._offers:
-            known += [at] * (bisect.bisect_right(rows, end, len(known), len(messages)) - len(known))
-        known += [self._offers[-1][1]] * (len(messages) - len(known))
-        times = pa.array(known, pa.float64())
-        return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
     def _queue_or_hold(self, block: Block, now: float) -> None:
         """Rows of paused and of refused subjects are held, the others wait for room."""
@@ -273,9 +254,8 @@ class Admission:
         taken = self._queue.take(maximum)
         if taken is None:
             return None
-        messages, self.since = taken.messages, taken.since
-        self._latest = messages.distinct
-        return messages
+        self._latest = taken.messages.distinct
+        return taken.messages
 
     @property
     def is_plain(self) -> bool:

@@ -29,6 +29,7 @@ _FILLERS: Final = {
     "lines": NOTHING,
     "ids": pa.scalar(None, BINARY),
     "priorities": Priority.NORMAL.code,
+    "since": pa.scalar(None, pa.float64()),
     "sent": pa.scalar(None, pa.float64()),
     "unsure": pa.scalar(math.inf, pa.float64()),
     "faults": pa.scalar(None, pa.string()),
@@ -61,6 +62,8 @@ class Messages:
     """BINARY: the message id of each, null for none; None when no row has any."""
     priorities: pa.Array | None = None
     """INT8: the `Priority` of each; None when all are normal."""
+    since: pa.Array | None = None
+    """DOUBLE: when each was there to be sent (monotonic); None before they are queued."""
     sent: pa.Array | None = None
     """DOUBLE: when each was first sent (monotonic), null for never; None when none was."""
     unsure: pa.Array | None = None
@@ -99,6 +102,11 @@ class Messages:
             return self, None
         bad = pc.is_valid(self.faults)
         return replace(self.where(pc.invert(bad)), faults=None), self.where(bad)
+
+    @property
+    def waits_since(self) -> pa.Array:
+        """DOUBLE: when each was first sent, or there if it never was."""
+        return self.since if self.sent is None else pc.coalesce(self.sent, self.since)
 
     @property
     def was_sent(self) -> bool:

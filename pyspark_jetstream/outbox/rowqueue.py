@@ -26,15 +26,13 @@ class Block(NamedTuple):
     """Rows that wait, in the order of their numbers."""
 
     messages: Messages
-    since: pa.Array
-    """DOUBLE: when each was offered, or first sent."""
     sizes: pa.Array
     """INT64: about their bytes."""
 
     @classmethod
-    def of(cls, messages: Messages, since: pa.Array) -> Block:
-        """These rows, which wait since then."""
-        return cls(messages, since, sizes(messages))
+    def of(cls, messages: Messages) -> Block:
+        """These rows."""
+        return cls(messages, sizes(messages))
 
     def take(self, places: pa.Array) -> Block:
         """The rows in these places, in that order."""
@@ -46,7 +44,7 @@ class Block(NamedTuple):
 
     def where(self, mask: pa.Array) -> Block:
         """The rows whose mask is true."""
-        return Block(self.messages.where(mask), self.since.filter(mask), self.sizes.filter(mask))
+        return Block(self.messages.where(mask), self.sizes.filter(mask))
 
     @property
     def nbytes(self) -> int:
@@ -54,12 +52,17 @@ class Block(NamedTuple):
         return pc.sum(self.sizes).as_py() or 0
 
     @property
+    def since(self) -> pa.Array:
+        """DOUBLE: when each was offered, or first sent."""
+        return self.messages.waits_since
+
+    @property
     def unsent(self) -> pa.Array:
         """DOUBLE: when each was offered; infinite for what was sent, and so may be stored."""
         sent = self.messages.sent
         if sent is None:
             return self.since
-        return pc.if_else(pc.is_null(sent), self.since, math.inf)
+        return pc.if_else(pc.is_null(sent), self.messages.since, math.inf)
 
 
 class RowQueue:
@@ -143,7 +146,6 @@ class RowQueue:
         if len(self._blocks) > 1:
             block = Block(
                 Messages.joined([part.messages for part in self._blocks]),
-                pa.concat_arrays([part.since for part in self._blocks]),
                 pa.concat_arrays([part.sizes for part in self._blocks]),
             )
             rows = block.messages.rows

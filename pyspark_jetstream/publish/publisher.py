@@ -235,18 +235,15 @@ class Publisher:
         if reason is not None:
             self.shedding.shed(unstored, reason)
             return
-        now, since = self._now(), self.admission.since
-        if fresh is not None:
-            since = since.filter(fresh)
+        now = self._now()
         wait = self.pauses.untried(unstored, now)
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
-            goes = pc.invert(wait)
-            unstored, since = unstored.where(goes), since.filter(goes)
+            unstored = unstored.where(pc.invert(wait))
         self.pauses.operators.sent(unstored.distinct)
         self.lanes.offer(unstored)
         if len(unstored):
-            self._context.telemetry.sent(unstored, since, self.lanes.stream, now)
+            self._context.telemetry.sent(unstored, unstored.waits_since, self.lanes.stream, now)
 
     def _take_block(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""

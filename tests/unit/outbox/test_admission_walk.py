@@ -249,7 +249,7 @@ class Walk:
             rows = fitting[0][:count]
             self.model.orders = [each[count:] for each in fitting if each[count:]]
             self.model.waiting = [row for row in self.model.waiting if row not in rows]
-            assert self.one.since.to_pylist() == [row.since for row in rows]
+            assert taken.waits_since.to_pylist() == [row.since for row in rows]
             self.flying |= {row: taken.slice(at, 1) for at, row in enumerate(rows)}
 
     def answer(self) -> None:
