@@ -184,7 +184,7 @@ class Publisher:
         for stream, lane in zip(self.lanes.streams, self.lanes.all, strict=True):
             if lane.unanswered:
                 to = f" to stream '{stream}'" if stream else ""
-                why = f": {lane.cause}" if lane.cause else ""
+                why = f": {lane.cause:.200}" if lane.cause else ""
                 said.append(
                     f"{lane.unanswered} publishes{to} have no PubAck (window {lane.limit}){why}"
                 )

@@ -75,33 +75,20 @@ class Task:
         return Origin(producer_id, self.name.write, self.name.batch, query)
 
 
+@dataclass(slots=True)
 class TaskAttempt:
-    """
-    One attempt of a task under the ledger.
+    """One attempt of a task under the ledger."""
 
-    Args:
-        report: gets what is to be said of it, when it has ended.
-        mapping: digest of the mapping that rows go by.
-        signals: what the builder of the rows and their publisher know of each other.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        builder: MessageBuilder,
-        streams: Streams,
-        report: TaskReport,
-        mapping: str,
-        signals: RowSignals,
-    ) -> None:
-        self._task = task
-        self._report = report
-        self._builder = builder
-        self._streams = streams
-        self._targets = streams.targets
-        self._mapping = mapping
-        self._signals = signals
-        self._reached: dict[str, Target] = {}
+    task: Task
+    builder: MessageBuilder
+    streams: Streams
+    report: TaskReport
+    """Gets what is to be said of it, when it has ended."""
+    mapping: str
+    """Digest of the mapping that rows go by."""
+    signals: RowSignals
+    reached: dict[str, Target] = field(default_factory=dict)
+    """The streams that are noted."""
 
     def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
@@ -110,36 +97,36 @@ class TaskAttempt:
         Args:
             moves: whether rows may go to other subjects than in earlier attempts (`reroutes`).
         """
-        task = self._task
-        first = next(filter(len, map(self._builder.build, batches)), None)
+        task = self.task
+        first = next(filter(len, map(self.builder.build, batches)), None)
         if first is None:  # the mapping loses all of its rows
-            return Written(self._builder.rows, 0, 0, 0, lost=self._builder.lost)
+            return Written(self.builder.rows, 0, 0, 0, lost=self.builder.lost)
         new = self._new_targets(first)
         ledger = Ledger(JetStream(task.client))
-        record = ledger.begin_attempt(task.name, self._as_found(new), self._mapping, task.look)
+        record = ledger.begin_attempt(task.name, self._as_found(new), self.mapping, task.look)
         if record is None:
             logger.info("committed before task=%s", task.name)
             return None
-        self._reached.update(new)
-        self._streams.publishing = True
+        self.reached.update(new)
+        self.streams.publishing = True
         watch = Watch(task.options, record, task.id_prefix, moves, self._window_s)
         with closing(watch):
             rows = self._rows(first, batches, record, watch.recovery)
             counts = self._publish(rows, watch)
-        self._streams.publishing = False
+        self.streams.publishing = False
         if watch.recovery is not None:
-            watch.recovery.check_end(self._builder.rows)
+            watch.recovery.check_end(self.builder.rows)
         return self._account(record, counts)
 
     def _publish(self, rows: Iterable[Messages], watch: Watch) -> Written:
         """The loop of a write that has a ledger: rows go out while the watch says so."""
-        task, recovery = self._task, watch.recovery
+        task, recovery = self.task, watch.recovery
         context = WriteContext(
             task.options,
-            self._targets,
+            self.streams.targets,
             task.origin,
-            self._report.telemetry,
-            self._signals,
+            self.report.telemetry,
+            self.signals,
             is_checked=recovery is not None,
         )
         with (
@@ -164,18 +151,18 @@ class TaskAttempt:
             TargetChangedError: A stream has rows that the ledger does not know to look in.
             WriterFencedError: Another attempt has taken the task over.
         """
-        report, stored_in = self._report, self._report.telemetry.stored_in
-        unknown = [name for name in stored_in if name not in self._reached]
+        report, stored_in = self.report, self.report.telemetry.stored_in
+        unknown = [name for name in stored_in if name not in self.reached]
         if unknown:
-            known = ", ".join(self._reached)
+            known = ", ".join(self.reached)
             raise TargetChangedError(
                 unknown[0],
                 f"it has rows that were for {known}: it took their subjects over while rows"
                 " were written (or the server maps subjects: set exactlyOnce=false then)",
             )
-        Ledger(JetStream(self._task.client)).check(record)
+        Ledger(JetStream(self.task.client)).check(record)
         report.seen = [stream.upto(stored_in) for stream in record.streams.values()]
-        return counts._replace(rows=self._builder.rows, lost=self._builder.lost)
+        return counts._replace(rows=self.builder.rows, lost=self.builder.lost)
 
     def _rows(
         self,
@@ -185,12 +172,12 @@ class TaskAttempt:
         recovery: Recovery | None,
     ) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
-        for messages in chain([first], map(self._builder.build, batches)):
+        for messages in chain([first], map(self.builder.build, batches)):
             new = self._new_targets(messages)
             if new:
-                ledger = Ledger(JetStream(self._streams.client))
+                ledger = Ledger(JetStream(self.streams.client))
                 ledger.extend(record, self._as_found(new))
-                self._reached.update(new)
+                self.reached.update(new)
             if recovery is not None:
                 recovery.expect(messages)
             yield messages
@@ -204,30 +191,30 @@ class TaskAttempt:
         """
         new: dict[str, Target] = {}
         for place in places_of(messages).to_pylist():
-            target = self._targets[place]
-            if target.name in self._reached:
+            target = self.streams.targets[place]
+            if target.name in self.reached:
                 continue
-            fault = target_fault(target, self._task.options)
+            fault = target_fault(target, self.task.options)
             if fault is not None:
                 raise fault
             new[target.name] = target
         return new
 
     def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
-        return [self._streams.seen[name] for name in targets]
+        return [self.streams.seen[name] for name in targets]
 
     def _fresh(self, recovery: Recovery, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
         fresh, row_targets = pa.array([True] * len(messages)), messages.row_targets
         for place in places_of(messages).to_pylist():
             own = pc.equal(row_targets, int32(place))
-            missing = recovery.missing(messages.where(own), self._targets[place])
+            missing = recovery.missing(messages.where(own), self.streams.targets[place])
             fresh = pc.replace_with_mask(fresh, own, missing)
         return fresh
 
     def _window_s(self) -> float:
-        windows = [target.duplicate_window_s for target in [*self._reached.values()]]
-        return min(windows, default=self._task.options.window.publish_timeout_s)
+        windows = [target.duplicate_window_s for target in [*self.reached.values()]]
+        return min(windows, default=self.task.options.window.publish_timeout_s)
 
 
 def places_of(messages: Messages) -> pa.Array:

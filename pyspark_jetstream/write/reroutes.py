@@ -14,6 +14,7 @@ waiting, so weights are drawn again only with the option.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -32,25 +33,19 @@ _VAIN: Final = 10_000
 """After so many draws in vain in a block its rows stay: where all is paused, each would cost 99."""
 
 
+@dataclass(slots=True)
 class Reroutes:
-    """
-    Destinations of rows instead of paused subjects.
+    """Destinations of rows instead of paused subjects."""
 
-    Args:
-        weights: whether weights are drawn again, too.
-        targets: the streams, which are known.
-        signals: what is paused when a block is made.
-    """
-
-    def __init__(
-        self, mapping: SubjectMapping, weights: bool, targets: Targets, signals: RowSignals
-    ) -> None:
-        self.rows = 0
-        """Number of rows that went elsewhere."""
-        self.signals = signals
-        self._mapping = mapping
-        self._weights = weights
-        self._targets = targets
+    mapping: SubjectMapping
+    weights: bool
+    """Whether weights are drawn again, too."""
+    targets: Targets
+    """The streams, which are known."""
+    signals: RowSignals
+    """What is paused when a block is made."""
+    rows: int = 0
+    """Number of rows that went elsewhere."""
 
     def of(self, column: pa.DictionaryArray, identities: pa.Array, mapped: pa.Array) -> pa.Array:
         """
@@ -69,7 +64,7 @@ class Reroutes:
         paused = pc.is_in(mapped, pa.array([name for name in names if is_paused(name)], STRING))
         moved, vain = [], 0
         rows = (column.indices, identities, mapped)
-        known = self._mapping.outcomes(column.dictionary.to_pylist())
+        known = self.mapping.outcomes(column.dictionary.to_pylist())
         for code, identity, old in zip(
             *(each.filter(paused).to_pylist() for each in rows), strict=True
         ):
@@ -77,7 +72,7 @@ class Reroutes:
             outcomes = known[code]
             if vain >= _VAIN or not isinstance(outcomes, Outcomes) or place(old) is None:
                 continue
-            for new in outcomes.others(identity, self._weights):
+            for new in outcomes.others(identity, self.weights):
                 if isinstance(new, str) and not is_paused(new) and place(new) == place(old):
                     moved[-1] = new
                     self.rows += 1
@@ -87,5 +82,5 @@ class Reroutes:
 
     def _place(self, subject: str) -> int | None:
         """The stream that takes a subject; None where a row of it is not found on another one."""
-        place: int | None = self._targets.of(pa.array([subject]))[0].as_py()
-        return None if place is None or self._targets[place].replaces else place
+        place: int | None = self.targets.of(pa.array([subject]))[0].as_py()
+        return None if place is None or self.targets[place].replaces else place

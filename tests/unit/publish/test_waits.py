@@ -251,7 +251,7 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     )
     assert "(TopicProduceQuotaExceeded, request 1). That ends in 55.0s, unless" in said[0]
     assert "`pyspark-jetstream throttle lift --subject b --servers nats://model` ends it" in said[0]
-    assert "4 publishes to stream 'ab' have no PubAck (window 7)" in said[0]
+    assert "4 publishes to stream 'ab' have no PubAck (window 7): no PubAck within ack" in said[0]
     times = [re.findall(r"stored for (\d+)s.* fails in (\d+)s, unless", each) for each in said]
     assert times == [[("10", "35")], [("20", "25")], [("30", "15")], [("40", "5")]]
     assert all("is stored by then (publishTimeout), or paused for" in each for each in said)
