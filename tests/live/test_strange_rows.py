@@ -575,7 +575,7 @@ def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
 # ── the price ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("way", "asked"), [("once", 2), ("ledger", 7)])
+@pytest.mark.parametrize(("way", "asked"), [("once", 2), ("ledger", 8)])
 def test_that_it_is_known_costs_no_more_than_two_requests(
     new_stream, write, monkeypatch, way, asked
 ):
