@@ -114,6 +114,16 @@ def offsets_of(text: str) -> dict[str, Any]:
     return {name: _value(line) for name, line in named if line.strip() != "-"}
 
 
+def with_offset(text: str, source: str, offset: str) -> str:
+    """A file of `offsets/` with another offset of one source, by number or name."""
+    version, *lines = text.split("\n")
+    if version == "v1":
+        lines[1 + int(source)] = offset
+    else:
+        lines = [f"{source}:{offset}" if e.startswith(f"{source}:") else e for e in lines]
+    return "\n".join([version, *lines])
+
+
 def _value(line: str) -> Any:
     try:
         return read_json(line)

@@ -11,44 +11,19 @@ call that is late goes on in a thread of its own, and nothing else is asked befo
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, Final, Protocol, TypeVar
+from typing import IO, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ..errors import CheckpointError, CheckpointTimeoutError, OptionError
 
 T = TypeVar("T")
 
-_SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):")
 _SHOWN: Final = 200
-
-
-class Files(Protocol):
-    """A checkpoint's files, by their paths below its own directory."""
-
-    @property
-    def location(self) -> str:
-        """Place of the checkpoint."""
-
-    def names(self, directory: str) -> list[str]:
-        """Names in a directory; none where there is no directory."""
-
-    def read(self, name: str) -> bytes:
-        """
-        A file's content.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
-
-    def write(self, name: str, content: bytes) -> None:
-        """Makes or replaces a file: whoever dies meanwhile leaves it as it was, or whole."""
 
 
 @contextmanager
@@ -64,14 +39,10 @@ def checkpoint_files(location: str, timeout_s: float) -> Iterator[Files]:
         CheckpointError: Its file system cannot be reached.
         CheckpointTimeoutError: Nor did it answer in time.
     """
-    scheme = _SCHEME.match(location)
-    is_file = scheme is not None and scheme[1].lower() == "file"
-    if scheme is None or (is_file and urlsplit(location).netloc in ("", "localhost")):
-        files: LocalFiles | HadoopFiles = LocalFiles(
-            Path(unquote(urlsplit(location).path) if is_file else location)
-        )
-    else:
-        files = HadoopFiles(location, timeout_s)
+    uri = urlsplit(location)
+    is_local = uri.scheme in ("", "file") and uri.netloc in ("", "localhost")
+    path = Path(unquote(uri.path) if uri.scheme else location)
+    files = LocalFiles(path) if is_local else HadoopFiles(location, timeout_s)
     try:
         if "metadata" not in (names := files.names("")):
             why = "it has no file metadata" if names else "there is no such directory"
@@ -82,23 +53,30 @@ def checkpoint_files(location: str, timeout_s: float) -> Iterator[Files]:
 
 
 class LocalFiles:
-    """A directory of this machine."""
+    """A checkpoint's files in a directory of this machine, by their paths below it."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.location = path, str(path)
 
     def names(self, directory: str) -> list[str]:
-        """See `Files`."""
+        """Names in a directory; none where there is no directory."""
         below = self._path / directory
         return [file.name for file in below.iterdir()] if below.is_dir() else []
 
     def read(self, name: str) -> bytes:
-        """See `Files`."""
+        """
+        A file's content.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
         return (self._path / name).read_bytes()
 
     def write(self, name: str, content: bytes) -> None:
         """
-        See `Files`. Hadoop's checksum goes first: with it the new content would be taken for
+        Makes or replaces a file: whoever dies meanwhile leaves it as it was, or whole.
+
+        Hadoop's checksum goes first: with it the new content would be taken for
         damaged, and without it either content is good.
         """
         path = self._path / name
@@ -119,7 +97,8 @@ class HadoopFiles:
 
     def __init__(self, location: str, timeout_s: float) -> None:
         self.location, self._timeout_s = location, timeout_s
-        self._late: Thread | None = None
+        self._late = Thread()
+        self._late.start()
         self._gateway: Any = None
         """Gateway of a JVM that was started for this."""
         self._said: IO[bytes] = tempfile.TemporaryFile()
@@ -130,11 +109,8 @@ class HadoopFiles:
             self.close()
             raise
 
-    def __repr__(self) -> str:
-        return f"<HadoopFiles {self.location}>"
-
     def names(self, directory: str) -> list[str]:
-        """See `Files`."""
+        """As `LocalFiles`."""
 
         def names() -> list[str]:
             path = self._path(directory)
@@ -144,7 +120,7 @@ class HadoopFiles:
         return self._within(names)
 
     def read(self, name: str) -> bytes:
-        """See `Files`."""
+        """As `LocalFiles`."""
 
         def read() -> bytes | None:
             path = self._path(name)
@@ -162,7 +138,7 @@ class HadoopFiles:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Files`; written as Spark writes checkpoints."""
+        """As `LocalFiles`; written as Spark writes checkpoints."""
 
         def write() -> None:
             of = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
@@ -206,45 +182,47 @@ class HadoopFiles:
 
     def _within(self, call: Callable[[], T]) -> T:
         """Result of a call in time, or its failure as an error of ours."""
-        answer: Future[T] = Future()
+        answers: list[T] = []
+        errors: list[BaseException] = []
 
         def run() -> None:
             try:
-                answer.set_result(call())
+                answers.append(call())
             except BaseException as error:
-                answer.set_exception(error)
+                errors.append(error)
 
-        if self._late is not None:
-            self._late.join(self._timeout_s)
-        if self._late is None or not self._late.is_alive():
+        self._late.join(self._timeout_s)
+        if not self._late.is_alive():
             self._late = Thread(target=run, name="hadoop", daemon=True)
             self._late.start()
             self._late.join(self._timeout_s)
-        if not answer.done():
+        if errors:
+            raise self._error(errors[0]) from None
+        if not answers:
             raise CheckpointTimeoutError(
                 self.location,
                 f"its file system did not answer within {self._timeout_s:g}s"
                 " (--checkpoint-timeout); is it up, and reached from here?",
             )
-        error = answer.exception()
-        if error is not None:
-            raise self._error(error) from None
-        return answer.result()
+        return answers[0]
 
     def _error(self, error: BaseException) -> BaseException:
         """The error of the file system, or of the JVM's start."""
         from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
+        if isinstance(error, Py4JJavaError):
+            return CheckpointError(self.location, error.java_exception.toString().split("\n")[0])
         if isinstance(error, Py4JError):
-            java = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
-            lines = str(java).splitlines() or [type(error).__name__]
-            return CheckpointError(self.location, lines[0])
+            return CheckpointError(self.location, str(error).split("\n")[0])
         if isinstance(error, PySparkException | OSError):
             self._said.seek(0)
-            said = self._said.read().decode("utf-8", "replace").split("\n")
-            last = next((line.strip() for line in reversed(said) if line.strip()), str(error))
-            return CheckpointError(
-                self.location, f"Spark's JVM, which reaches it, did not start: {last[:_SHOWN]}"
-            )
+            said = self._said.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            why = (said.strip() or str(error))[:_SHOWN]
+            detail = f"Spark's JVM, which reaches it, did not start: {why}"
+            return CheckpointError(self.location, detail)
         return error
+
+
+Files = LocalFiles | HadoopFiles
+"""The files of a checkpoint."""

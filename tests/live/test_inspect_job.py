@@ -20,7 +20,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
@@ -157,16 +156,6 @@ def test_nothing_is_cut(
     assert [value for value in values if value not in blocks] == []
 
 
-def test_a_stream_that_is_missing(nats_server: DevServer, run: Run) -> None:
-    """A stream that is not there is status 1, and one line."""
-    status, out, said = run(nats_server, "--stream", "NOWHERE")
-
-    assert (status, out) == (1, "")
-    assert said.startswith("Error: stream 'NOWHERE' not found")
-    assert "check the options stream, --js-domain and the account" in said
-    assert said.count("\n") == 1
-
-
 def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publish) -> None:
     """With --watch and --json there is a line each interval; Ctrl-C ends it with status 0."""
     name = new_stream()
@@ -181,33 +170,6 @@ def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publis
 
     assert looks[0]["streams"][0]["messages"] < 50
     assert (process.returncode, said) == (0, "")
-
-
-def test_watching_without_a_terminal(nats_server: DevServer, pinned: str) -> None:
-    """Without a terminal the tables come one below the other, until SIGTERM."""
-    with started(nats_server, "--stream", pinned, "--watch", "100ms") as process:
-        assert process.stdout is not None and process.stderr is not None
-        lines = [process.stdout.readline()]
-        while sum(line.startswith("Consumers") for line in lines) < 2:
-            lines.append(process.stdout.readline())
-        process.send_signal(signal.SIGTERM)
-        out = "".join([*lines, *process.stdout])
-        said = process.stderr.read()
-        process.wait(60)
-
-    assert (process.returncode, said) == (0, "")
-    assert "\x1b" not in out
-
-
-def test_a_reader_that_has_seen_enough(nats_server: DevServer, new_stream: NewStream) -> None:
-    """Where the reader of its output goes away, as `head` does, it ends quietly."""
-    with started(nats_server, "--stream", new_stream(), "--watch", "0.1", "--json") as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline()
-        process.stdout.close()
-        status, said = process.wait(60), process.stderr.read()
-
-    assert (status, said) == (0, "")
 
 
 def test_watching_on_a_terminal(nats_server: DevServer, pinned: str) -> None:
@@ -255,23 +217,6 @@ def test_watching_outlives_the_server() -> None:
     assert "no connection to" in said
     assert after["streams"][0]["created"] == before["streams"][0]["created"]
     assert process.returncode == 0
-
-
-def test_secrets_come_from_the_environment(run: Run) -> None:
-    """The password is taken from the environment and shown nowhere; a wrong one is status 1."""
-    config = "authorization { user: spark, password: s3cret }"
-    with DevServer(config) as server:
-        client = Client(connection_to(server, user="spark", password=Secret("s3cret")))
-        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
-        client.close()
-        arguments = ("--stream", "S", "--user", "spark")
-        right = run(server, *arguments, JETSTREAM_PASSWORD="s3cret")
-        wrong = run(server, *arguments, JETSTREAM_PASSWORD="s3crets")
-
-    assert (right[0], right[2]) == (0, "")
-    assert (wrong[0], wrong[1]) == (1, "")
-    assert "refused the connection" in wrong[2]
-    assert "s3cret" not in "".join(map(str, (*right, *wrong)))
 
 
 def test_names_do_not_steer_the_terminal(

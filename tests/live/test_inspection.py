@@ -111,16 +111,6 @@ def test_which_consumers(
     assert (one["policy"], one["filters"]) == (None, [f"{name}.7"])
 
 
-def test_more_consumers_than_a_page(look: Look, new_stream: NewStream, js: JetStream) -> None:
-    """The server lists 256 consumers at a time; all are found."""
-    name = new_stream()
-    for number in range(260):
-        durable(js, name, f"q-{number}", mem_storage=True)
-    found = look(name)
-
-    assert of(found.consumers, "consumer") == [(f"q-{n}",) for n in range(260)]
-
-
 def test_a_pinned_consumer(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish
 ) -> None:
@@ -143,15 +133,6 @@ def test_a_pinned_consumer(
     assert (now["ack_pending"], now["redelivered"]) == (2, 0)
     js.unpin(name, "q-0", "spark")
     assert look(name).consumers[0]["pinned"] is None
-
-
-def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> None:
-    """Pulls that wait for messages are counted."""
-    name = new_stream()
-    durable(js, name, "q-0")
-    for _ in range(2):
-        pull(js, name, "q-0")
-    until(lambda: look(name).consumers[0]["waiting"] == 2)
 
 
 def test_the_reply_subject_of_a_pull_leads_to_its_client(

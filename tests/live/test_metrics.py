@@ -7,9 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import count
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
@@ -160,48 +158,6 @@ def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) 
     }  # fmt: skip
 
 
-def test_late_double_and_strange_reports(
-    nats_server: DevServer, exporter: Callable[..., Scrapes]
-) -> None:
-    """Reports that come twice or late are not counted; what is no report is logged and left out."""
-    subject = f"{SUBJECT}.late"
-    scrapes = exporter(nats_server, "--metrics-subject", subject)
-    first, second, third = (each.encode() for each in reports(1, final=False))
-    with client_of(nats_server) as client:
-        publish(client, subject, [second, first, second, b"?", third, third, first])
-        scrapes.wait_for(300)
-        last = replace(reports(1, 4)[-1], final=True).encode()
-        publish(client, subject, [last, third, last, reports(2, 1)[0].encode()])
-    scrapes.wait_for(500)
-
-    assert (
-        "left out 1 reports so far, which count for nothing: expected a report of metrics, got b'?'"
-        in scrapes.log
-    )
-    assert scrapes.value(WAITING, priority="noncritical") is None
-
-
-def test_a_silent_producer_has_no_gauges(
-    nats_server: DevServer, exporter: Callable[..., Scrapes]
-) -> None:
-    """Of a task that was killed the gauges go after the stated time; its counts stay."""
-    subject = f"{SUBJECT}.silent"
-    scrapes = exporter(nats_server, "--metrics-subject", subject, "--silent", "1")
-    last, numbers = reports(1, final=False)[-1], count(3)
-
-    def is_heard() -> bool:
-        """Reports the same again, as a scrape may come when the time is over."""
-        publish(client, subject, [replace(last, sequence=next(numbers)).encode()])
-        return scrapes.value(WAITING, priority="noncritical") == 2
-
-    with client_of(nats_server) as client:
-        publish(client, subject, [each.encode() for each in reports(1, 2, final=False)])
-        scrapes.wait(is_heard)
-    scrapes.wait(lambda: scrapes.value(WAITING, priority="noncritical") is None)
-
-    assert scrapes.acked() == 300
-
-
 def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes]) -> None:
     """
     While the server is away the exporter answers as before, and goes on after it; one that starts
@@ -261,22 +217,6 @@ def test_what_cannot_start(
 
     assert (ran.returncode, said in ran.stderr) == (status, True), ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_secrets_come_from_the_environment(exporter: Callable[..., Scrapes], monkeypatch) -> None:
-    """A token is taken from $JETSTREAM_TOKEN; no option of the command line shows it."""
-    with DevServer('authorization { token: "s3cr3t" }') as server:
-        monkeypatch.setitem(os.environ, "JETSTREAM_TOKEN", "s3cr3t")
-        scrapes = exporter(server)
-
-    assert "s3cr3t" not in scrapes.log
-    assert "--token" not in subprocess.run(
-        [sys.executable, "-m", *JOB, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout.replace("JETSTREAM_TOKEN", "")
 
 
 def test_what_the_server_knows_of_readers(

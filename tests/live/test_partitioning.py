@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import (
     CopyStalledError,
     CountMismatchError,
@@ -22,7 +21,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.operations.partition.copies import Copied
-from pyspark_jetstream.operations.partition.making import forecast, partition_stream
+from pyspark_jetstream.operations.partition.making import missing_names, partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan, numbering
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
@@ -72,19 +71,6 @@ def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str])
     assert all(each.done == each.end for each in copied)
 
 
-def test_without_streams_the_numbered_stream_is_the_filtered_layout(
-    js: JetStream, raw: Callable[..., str]
-) -> None:
-    """Asked for the numbered stream alone, only that one is made."""
-    origin = raw()
-    plan = PartitionPlan(origin, N, subject=f"{origin}.*.JFK", tokens=(1,), numbered=f"{origin}N")
-
-    done = partition_stream(js, plan)
-
-    assert done.streams == {f"{origin}N": 120}
-    assert (done.messages, done.left_out) == (120, 120)
-
-
 def test_messages_that_come_later_are_copied_too(
     js: JetStream, raw: Callable[..., str], publish: Callable[..., None]
 ) -> None:
@@ -97,22 +83,6 @@ def test_messages_that_come_later_are_copied_too(
     done = partition_stream(js, plan)
 
     assert done.messages == 260
-
-
-def test_an_interrupted_run_is_resumed(js: JetStream, numbered: Callable[..., str]) -> None:
-    """Interrupted while it waits, or with streams missing, a second run ends with all messages."""
-    origin = numbered()
-    plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
-
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        partition_stream(js, plan, progress=interrupt)
-    js.client.request(f"{js.prefix}.STREAM.DELETE.{origin}-2")
-    done = partition_stream(js, plan)
-
-    assert list(done.streams.values()) == [120] * N
 
 
 def test_a_different_stream_is_refused_before_anything_is_made(
@@ -236,13 +206,6 @@ def test_the_number_stands_after_the_literal_beginning() -> None:
     assert numbering("*", 8) == "{{partition(8)}}.{{wildcard(1)}}"
 
 
-def test_a_connection_takes_only_the_options_of_a_connection() -> None:
-    """A program's connection options are the data source's, and no others."""
-    assert parse_connection({"servers": "a:1,b:2"}).servers == ("nats://a:1", "nats://b:2")
-    with pytest.raises(OptionError, match="'maxInFlight': unknown option"):
-        parse_connection({"maxInFlight": "1"})
-
-
 def job(server: DevServer, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run of `partition`."""
     return subprocess.run(
@@ -273,7 +236,6 @@ def test_the_job_partitions_a_stream(
     said = dry.stdout.splitlines()
     assert said[:5] == [f"would make {name}" for name in names]
     assert "give them no duplicate_window: it would drop messages" in dry.stdout
-    assert "they do not inherit" not in dry.stdout
     assert said[-3:] == [
         "options that read the result:", f"  stream={origin}-{{partition}}", "  partitions=4",
     ]  # fmt: skip
@@ -356,23 +318,20 @@ def test_what_the_program_shows_as_json(
 
 @pytest.mark.parametrize("layout", ["numbered", "raw"])
 def test_what_copies_inherit(js: JetStream, request: pytest.FixtureRequest, layout: str) -> None:
-    """What copies are said to inherit they have, and what they are said not to, they have not."""
+    """Limits that mean the same for a part copies have of their origin, and no others."""
     origin = request.getfixturevalue(layout)(max_bytes=1 << 22, max_age=3_600_000_000_000)
     names = f"{origin}-{{partition}}"
     plan = PartitionPlan(origin, N, names, f"{origin}.{{partition}}.>")
     if layout == "raw":
         plan = PartitionPlan(origin, N, names, subject=f"{origin}.*.*", tokens=(1,))
 
-    told = forecast(js, plan)
+    planned = missing_names(js, plan)
     partition_stream(js, plan)
 
-    for each in told.streams:
-        made = js.stream_info(each.stream)
-        assert told.inherited.items() <= made.config.items()
-        assert all(made.config.get(key) != value for key, value in told.left_out.items())
-    assert told.inherited["max_age"] == 3_600_000_000_000
-    assert told.left_out["max_bytes"] == 1 << 22
-    assert [each.is_there for each in forecast(js, plan).streams] == [True] * len(plan.names)
+    assert (planned, missing_names(js, plan)) == (set(plan.names), set())
+    for name in plan.names:
+        config = js.stream_info(name).config
+        assert (config["max_age"], config["max_bytes"]) == (3_600_000_000_000, -1)
 
 
 def test_a_mirror_numbers_and_keeps_the_time(

@@ -52,25 +52,6 @@ def stream(js, new_stream, publish):
     return name
 
 
-def test_consumers_are_paused_and_go_on(js, stream, said):
-    """
-    All consumers whose names begin so are paused until then; resumed, they say until when they
-    were; a second time the status is 3.
-    """
-    which = ("--stream", stream, "--consumer", "q")
-    paused, again = said("pause", *which, "--for", "1h"), said("pause", *which, "--for", "2h")
-    are = {name: js.consumer_info(stream, name).pause_s for name in ("q-0", "q-1", "qq-0")}
-    resumed, twice = said("resume", *which), said("resume", *which)
-
-    assert [each["consumer"] for each in paused[1]] == ["q-0", "q-1"]
-    assert [each["before"] for each in again[1]] == [each["paused_until"] for each in paused[1]]
-    assert are["q-0"] > 7_000 < are["q-1"] and are["qq-0"] == 0
-    assert [each["before"] for each in resumed[1]] == [each["paused_until"] for each in again[1]]
-    assert [each["paused_until"] for each in resumed[1] + twice[1]] == [None] * 4
-    assert [each[0] for each in (paused, again, resumed, twice)] == [0, 0, 0, 3]
-    assert js.consumer_info(stream, "q-1").pause_s == 0
-
-
 def test_pins_are_taken(js, stream, said):
     """
     Each client that is pinned loses its pin, and the command says which it was; others keep theirs.

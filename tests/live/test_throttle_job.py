@@ -130,16 +130,6 @@ def test_b21_who_comes_while_it_looks_is_found(nats_server):
     assert list(pauses.members) == [7]
 
 
-def test_b21_only_some_that_cannot_be_told(nats_server):
-    """B21: a producer without the flag is shown, is sent nothing, and is nobody to be paused."""
-    with Writer(nats_server, 8, ("orders.us",), supports=False) as writer:
-        found = run(nats_server, "pause", "--subject", ">", "--for", "4s")
-
-    assert found[0] == 4
-    assert states(found[1]) == ["does not know the protocol"]
-    assert writer.commands == []
-
-
 # ── pause and lift ───────────────────────────────────────────────────────────────────────────
 
 
@@ -179,20 +169,6 @@ def test_producers_are_asked_at_the_end_again(nats_server):
         run(nats_server, "producers", "--wait", "900ms")
 
     assert writer.discovered == 2
-
-
-def test_b24_who_comes_meanwhile(nats_server):
-    """B24: a producer that begins in the middle is paused, one that ends is no failure."""
-    with Writer(nats_server, 7, ("orders.eu",)) as first:
-        job = start(nats_server, "pause", "--subject", "orders.*", "--for", "5s", *PATIENT)
-        until(lambda: first.commands)
-    with Writer(nats_server, 8, ("orders.us",)) as second:
-        out, _ = job.communicate(timeout=60)
-
-    assert job.returncode == 0
-    assert " acknowledged\n" in out
-    assert "1 more have ended meanwhile" in out
-    assert {each.pause_s > 0 for _, each in second.commands} == {True, False}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

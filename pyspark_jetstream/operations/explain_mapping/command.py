@@ -54,13 +54,9 @@ def explain_mapping(mapping: str, subjects: tuple[str, ...], as_json: bool) -> N
 def _ways(explained: Explanation) -> list[dict[str, Any]]:
     """What may happen to a message on this subject."""
     shares = explained.shares
-    ways: list[tuple[str, int, str | None, str | None]] = [
-        (each.destination, each.percent, each.subject, each.fault) for each in shares.destinations
-    ]
-    if shares.kept:
-        ways.append(("stays", shares.kept, explained.subject, None))
-    if shares.lost:
-        ways.append(("lost", shares.lost, None, None))
-    return [
-        dict(zip(("destination", "percent", "subject", "error"), way, strict=True)) for way in ways
-    ]
+    ways = [(each.destination, each.percent, each.subject, each.fault)
+            for each in shares.destinations]  # fmt: skip
+    ways += [("stays", shares.kept, explained.subject, None)] * bool(shares.kept)
+    ways += [("lost", shares.lost, None, None)] * bool(shares.lost)
+    names = ("destination", "percent", "subject", "error")
+    return [dict(zip(names, way, strict=True)) for way in ways]

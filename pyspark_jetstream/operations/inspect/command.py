@@ -24,9 +24,6 @@ PROBLEMS: Final = 3
 _HIDDEN: Final = ("group", "ack_floor", "last_active", "created", "waiting", "leader")
 """Columns that the document has and a screen has not."""
 
-_SOME: Final = ("ack_pending", "redelivered")
-"""Columns that a screen has only where they are not 0."""
-
 _STATUS: Final = (
     "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 3: there is a problem,"
     " the output says which; 130: interrupted."
@@ -106,9 +103,8 @@ def _show(report: Report) -> None:
     for title in ("streams", "consumers", "positions", "claims", "writes"):
         rows: list[dict[str, Any]] = getattr(report, title)
         if rows:
-            names = [n for n in rows[0] if n not in _HIDDEN and (n not in _SOME or any(
-                row.get(n) for row in rows))]  # fmt: skip
-            show("", table([{n: row.get(n) for n in names} for row in rows], title.capitalize()))
+            shown = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
+            show("", table(shown, title.capitalize()))
     if not report.streams and report.checkpoint is None:
         show("nothing of Spark's is here: no consumer of a query, no ledger, no partitions")
     show("", *(f"note: {note}" for note in report.notes))

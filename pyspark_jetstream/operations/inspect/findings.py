@@ -93,22 +93,14 @@ def add_stream(report: Report, info: StreamInfo, command: Callable[[str], str]) 
     is_full = (most and info.messages >= most) or (room and info.bytes + mean > room)
     age = limit("max_age")
     report.streams.append({
-        "stream": info.name,
-        "retention": info.retention,
-        "messages": info.messages,
-        "bytes": info.bytes,
-        "used_percent": max(parts, default=None),
-        "max_messages": most,
-        "max_bytes": room,
-        "max_age_s": age / 1e9 if age else None,
+        "stream": info.name, "retention": info.retention,
+        "messages": info.messages, "bytes": info.bytes, "used_percent": max(parts, default=None),
+        "max_messages": most, "max_bytes": room, "max_age_s": age / 1e9 if age else None,
         "max_per_subject": limit("max_msgs_per_subject"),
         "discard": config.get("discard") if most or room else None,
-        "first": info.first_seq,
-        "last": info.last_seq,
+        "first": info.first_seq, "last": info.last_seq,
         "subjects": list(config.get("subjects") or ()),
-        "replicas": info.replicas,
-        "leader": cluster.get("leader") or None,
-        "created": info.created,
+        "replicas": info.replicas, "leader": cluster.get("leader") or None, "created": info.created,
     })  # fmt: skip
     report.problems += [
         f"{where}: replica {each.get('name')} is offline: start that server again"
@@ -131,11 +123,6 @@ def _room(info: StreamInfo, command: Callable[[str], str]) -> str:
             given.append(f"{limit:,} {of}")
             flags += f" --max-{flag}=…"
     how = f"raise it ({command(f'nats stream edit {info.name}{flags}')})"
-    if info.config.get("allow_batched"):
-        how = (
-            "raise it from Python: `nats stream edit` would take allow_batched away (page"
-            " Prepare a stream, section Change a stream from Python)"
-        )
     return f"its limit is {' and '.join(given)}: make room, or {how}"
 
 
@@ -145,39 +132,33 @@ def add_consumer(
 ) -> None:  # fmt: skip
     """A consumer of a CONSUMER.LIST answer: whose it is, who sits there, and how far it is."""
     config, delivered = answer.get("config") or {}, answer.get("delivered") or {}
-    owner, name = Owner.of(config), str(answer.get("name"))
+    owner, name = Owner.of(config) or Owner("", "", 0), str(answer.get("name"))
     group = (answer.get("priority_groups") or [{}])[0]
+    groups, one = config.get("priority_groups") or [""], config.get("filter_subject")
     pinned = group.get("pinned_client_id") or None
     since, waiting = str(group.get("pinned_ts") or _NEVER), int(answer.get("num_waiting") or 0)
     is_pinned = config.get("priority_policy") == "pinned_client"
     report.consumers.append({
-        "consumer": name,
-        "stream": stream,
-        "lag": int(answer.get("num_pending") or 0),
-        "query": (owner.name or owner.query or None) if owner else None,
-        "host": owner.host or None if owner else None,
-        "runs": bool(pinned or waiting) if owner and is_pinned else None,
-        "policy": config.get("priority_policy") if config.get("priority_groups") else None,
-        "group": (config.get("priority_groups") or [None])[0],
-        "pinned": pinned,
-        "pinned_since": since if pinned and since != _NEVER else None,
+        "consumer": name, "stream": stream, "lag": int(answer.get("num_pending") or 0),
+        "query": owner.name or owner.query or None, "host": owner.host or None,
+        "runs": bool(pinned or waiting) if owner.query and is_pinned else None,
+        "policy": config.get("priority_policy") if groups[0] else None, "group": groups[0] or None,
+        "pinned": pinned, "pinned_since": since if pinned and since != _NEVER else None,
         "waiting": waiting,
-        "filters": [one] if (one := config.get("filter_subject"))
-        else list(config.get("filter_subjects") or ()),
+        "filters": config.get("filter_subjects") or [one] * bool(one),
         "delivered": int(delivered.get("stream_seq") or 0),
+        "last_active": delivered.get("last_active") or None,
         "ack_floor": int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
         "ack_pending": int(answer.get("num_ack_pending") or 0),
         "redelivered": int(answer.get("num_redelivered") or 0),
-        "last_active": delivered.get("last_active") or None,
         "paused_until": config.get("pause_until") if answer.get("paused") else None,
     })  # fmt: skip
-    if owner is None or name.startswith(NAMES):
+    if not owner.query or name.startswith(NAMES):
         return
     where, info = f"consumer {stream}/{name}", consumer_info_of(dict(answer))
     is_shared = config.get("description") != DESCRIPTION  # and made otherwise
-    (named, *_) = config.get("priority_groups") or ("",)
     made = Durable(
-        partition=0, stream=stream, name=name, group=named, retention=retention,
+        partition=0, stream=stream, name=name, group=groups[0], retention=retention,
         filter=(config.get("metadata") or {}).get(FILTER, config.get("filter_subject")) or None,
     )  # fmt: skip
     of_query = name if is_shared else re.sub(r"-\d+$", "", name)  # one command for all partitions
@@ -290,15 +271,10 @@ def add_position(
         report.notes.append(f"{where}: consumer beyond the checkpoint, mostly until the next batch")
     is_other = info is None or (loss is not None and loss.sign is Sign.ANEW)
     report.positions.append({
-        "source": source,
-        "consumers": planned.consumer,
-        "partition": index,
-        "stream": stream,
-        "filter": partition.filter,
-        "committed": done,
-        "planned": upto,
-        "first": info.first_seq if info is not None else None,
-        "last": info.last_seq if info is not None else None,
+        "source": source, "consumers": planned.consumer,
+        "partition": index, "stream": stream, "filter": partition.filter,
+        "committed": done, "planned": upto,
+        "first": info.first_seq if info else None, "last": info.last_seq if info else None,
         "at_consumer": consumer.stream_seq if consumer is not None else None,
         "uncommitted": None if is_other else behind,
     })  # fmt: skip
@@ -342,14 +318,9 @@ def add_claims(
         if key not in seen.consumers:
             report.problems.append(f"{where}: {Assumption.CONSUMER_THERE.value}; {_GO_ON}")
     report.claims.append({
-        "source": source,
-        "consumers": claims.consumer,
-        "policy": claims.policy,
-        "partition": partition.index,
-        "stream": stream,
-        "claimed": claims.count(called),
-        "first": min((low for low, _ in ranges), default=None),
-        "last": max((high for _, high in ranges), default=None),
+        "source": source, "consumers": claims.consumer, "policy": claims.policy,
+        "partition": partition.index, "stream": stream, "claimed": claims.count(called),
+        "first": min(ranges)[0] if ranges else None, "last": max(ranges)[1] if ranges else None,
         "redelivered": sum(length(ranges) for count, ranges in by_count.items() if count > 1),
         "ack_pending": consumer.num_ack_pending if consumer is not None else None,
     })  # fmt: skip

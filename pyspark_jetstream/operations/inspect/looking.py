@@ -36,19 +36,11 @@ from ...write.exactlyonce.records import Committed, committed_of
 from ..batches import Batches, read_batches
 from ..files import Files
 from ..partition.plan import MARK
-from .findings import (
-    Report,
-    Seen,
-    add_claims,
-    add_consumer,
-    add_idle,
-    add_position,
-    add_silent,
-    add_stream,
-    add_write,
-    is_ours,
-    read_up_to,
-)
+from . import findings
+from .findings import Report, Seen, is_ours, read_up_to
+
+Listed = dict[str, tuple[list[dict[str, Any]], list[str]]]
+"""By stream the answers for its consumers, and the names of those without a leader."""
 
 _TRIES: Final = 3
 
@@ -67,12 +59,9 @@ class _Source:
     error: str = ""
 
     @property
-    def streams(self) -> tuple[str, ...]:
-        return tuple(self.planned.streams) if self.planned is not None else ()
-
-    @property
-    def consumer(self) -> str:
-        return self.planned.consumer if self.planned is not None else ""
+    def known(self) -> tuple[tuple[str, ...], str]:
+        """Its streams, and the prefix of its consumers."""
+        return (tuple(self.planned.streams), self.planned.consumer) if self.planned else ((), "")
 
 
 class Inspector:
@@ -89,12 +78,9 @@ class Inspector:
         self, client: Client, streams: str | None = None, consumer: str | None = None,
         checkpoint: Files | None = None,
     ) -> None:  # fmt: skip
-        self._js = JetStream(client)
-        self._options = client.options
+        self._js, self._options = JetStream(client), client.options
         self._survey = Survey(client, plain_read(client.options, ""))
-        self._streams = streams
-        self._consumer = consumer
-        self._files = checkpoint
+        self._streams, self._consumer, self._files = streams, consumer, checkpoint
         self._everything = streams is None and checkpoint is None
 
     def look(self) -> Report:
@@ -107,8 +93,7 @@ class Inspector:
             CheckpointError: They cannot be read.
             JetStreamError: The server cannot be asked.
         """
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        report = Report(now, self._options.where)
+        report = Report(datetime.now(UTC).isoformat(timespec="seconds"), self._options.where)
         batches = self._read()
         writes = self._writes(report, batches)
         for _ in range(_TRIES):
@@ -116,46 +101,41 @@ class Inspector:
             infos = self._infos(sources)
             listed = self._listed(infos)
             batches = self._read()
-            now_known = [(each.streams, each.consumer) for each in _sources(batches)]
-            if now_known == [(each.streams, each.consumer) for each in sources]:
+            before, sources = sources, list(_sources(batches))
+            if [each.known for each in before] == [each.known for each in sources]:
                 break  # else its first batch was planned meanwhile
-        sources = list(_sources(batches))
         seen = self._seen(sources, infos, listed, writes)
-        prefixes = {self._consumer or "", *(each.consumer for each in sources)} - {""}
+        prefixes = {self._consumer or "", *(each.known[1] for each in sources)} - {""}
         self._add_consumers(report, seen, listed, prefixes)
         targets = {name for _, last in writes for name in last.streams}
         shown = {row["stream"] for row in report.consumers} | targets
         for name, info in seen.streams.items():
             if not self._everything or name in shown or _is_sparks(info):
-                add_stream(report, info, self._options.command)
+                findings.add_stream(report, info, self._options.command)
         self._add_checkpoint(report, batches, sources, seen)
         for write, last in writes:
             words = f"nats stream purge {STREAM} --subject='$KV.{BUCKET}.{write}.>'"
             forget = self._options.command(words)
-            add_write(report, write, last, seen, forget, is_asked=self._files is not None)
-        add_idle(report, self._options.command)
+            findings.add_write(report, write, last, seen, forget, is_asked=self._files is not None)
+        findings.add_idle(report, self._options.command)
         return report
 
     # ── streams, consumers, ledger ───────────────────────────────────────────────────────────
 
     def _infos(self, sources: Sequence[_Source]) -> dict[str, StreamInfo]:
         """The streams that are asked for, and those of the sources, as far as they are there."""
-        names = [name for source in sources for name in source.streams]
+        of_sources = names = [name for source in sources for name in source.known[0]]
         if self._everything or "*" in (self._streams or ""):
-            names += sorted(self._js.stream_names(), key=_natural)
+            names = names + sorted(self._js.stream_names(), key=_natural)
         elif self._streams is not None:
             self._survey.info_of(self._streams)  # or raises what is alike
-            names.append(self._streams)
+            names = [*names, self._streams]
         pattern = self._streams or "*"
-        of_sources = {name for source in sources for name in source.streams}
         wanted = [n for n in dict.fromkeys(names) if n in of_sources or fnmatchcase(n, pattern)]
         found = zip(wanted, self._js.stream_infos_there(wanted), strict=True)
         return {name: info for name, info in found if info is not None}
 
-    def _listed(
-        self, infos: Mapping[str, StreamInfo]
-    ) -> dict[str, tuple[list[dict[str, Any]], list[str]]]:
-        """By stream the answers for its consumers, and the names of those without a leader."""
+    def _listed(self, infos: Mapping[str, StreamInfo]) -> Listed:
         listed = {}
         for name in infos:
             with suppress(StreamNotFoundError):
@@ -164,8 +144,7 @@ class Inspector:
 
     def _seen(
         self, sources: Sequence[_Source], infos: Mapping[str, StreamInfo],
-        listed: Mapping[str, tuple[list[dict[str, Any]], list[str]]],
-        writes: Sequence[tuple[str, Committed]],
+        listed: Listed, writes: Sequence[tuple[str, Committed]],
     ) -> Seen:  # fmt: skip
         targets = {name for _, last in writes for name in last.streams}
         names = sorted({*infos, *targets}, key=_natural)
@@ -185,9 +164,8 @@ class Inspector:
         return Seen(self._options.command, streams, consumers, replaced(self._js, marks))
 
     def _add_consumers(
-        self, report: Report, seen: Seen,
-        listed: Mapping[str, tuple[list[dict[str, Any]], list[str]]], prefixes: set[str],
-    ) -> None:  # fmt: skip
+        self, report: Report, seen: Seen, listed: Listed, prefixes: set[str]
+    ) -> None:
         """Those of the prefixes; else those of queries, and of one stream all of a group."""
         of_prefixes = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))})(?:-[0-9]+)?")
         for stream, (answers, silent) in listed.items():
@@ -199,10 +177,10 @@ class Inspector:
                 if not (of_prefixes.fullmatch(name) if prefixes else is_query or in_group):
                     continue
                 if name in silent:
-                    add_silent(report, stream, name)
+                    findings.add_silent(report, stream, name)
                 else:
                     retention = seen.streams[stream].retention if stream in seen.streams else ""
-                    add_consumer(report, stream, rows[name], seen.command, retention)
+                    findings.add_consumer(report, stream, rows[name], seen.command, retention)
 
     def _writes(self, report: Report, batches: Batches | None) -> list[tuple[str, Committed]]:
         """Last batches in the ledger: of the checkpoint's query, or of all."""
@@ -251,29 +229,26 @@ class Inspector:
                     report.notes.append(f"source {source.name}: its offset names no partitions")
                 behind = self._behind(source, planned, partitions, seen.streams)
                 for each in partitions:
-                    lag = behind.get(each.index)
-                    add_position(report, source.name, each, source.committed, planned, seen, lag)
+                    at, lag = source.committed, behind.get(each.index)
+                    findings.add_position(report, source.name, each, at, planned, seen, lag)
             elif planned is not None:
                 done = batches.planned == batches.committed
                 for each in _claimed(planned, report, source.name):
-                    add_claims(report, source.name, each, planned, done, seen)
+                    findings.add_claims(report, source.name, each, planned, done, seen)
 
     def _behind(
         self, source: _Source, planned: Offset, partitions: Sequence[SubjectPartition],
         infos: Mapping[str, StreamInfo],
     ) -> dict[int, int | None]:  # fmt: skip
         """Messages behind the committed positions, by partition, as far as the server counts."""
-        spans, empty = {}, {}
+        spans = {}
         for each in partitions:
             if (info := infos.get(each.stream)) is not None:
                 done = read_up_to(source.committed, planned, each.index, each.stream)
                 start = max(done, info.first_seq - 1)
-                if start < info.last_seq:
-                    spans[each.index] = Span(each.stream, each.filter, start, info.last_seq)
-                else:
-                    empty[each.index] = 0
+                spans[each.index] = Span(each.stream, each.filter, start, info.last_seq)
         counts = self._survey.counts(list(spans.values()), infos)
-        return empty | dict(zip(spans, counts, strict=True))
+        return dict(zip(spans, counts, strict=True))
 
 
 def _sources(batches: Batches | None) -> Iterator[_Source]:

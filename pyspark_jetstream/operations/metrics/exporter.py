@@ -39,8 +39,7 @@ class Exporter(Collector):
         self._epoch = time.time() - clock()
         self._lock = Lock()
         self._readers: list[Reader] = []
-        self._left_out = 0
-        self._warn_at = -math.inf
+        self._left_out, self._warn_at = 0, -math.inf
 
     def serve(self, host: str, port: int) -> None:
         """Answers scrapes from now on, in threads of their own."""
@@ -114,9 +113,8 @@ class Exporter(Collector):
         except ValueError as error:
             self._left_out += 1
             if self._clock() >= self._warn_at:
-                logger.warning(
-                    "left out %d reports so far, which count for nothing: %s", self._left_out, error
-                )
+                said = "left out %d reports so far, which count for nothing: %s"
+                logger.warning(said, self._left_out, error)
                 self._warn_at = self._clock() + _WARN_S
 
 
@@ -137,11 +135,7 @@ def families(
     for metric in METRICS.values():
         labels = (*metric.labels, "query")
         rows = [
-            (
-                (*values, query),
-                series,
-                created.get((query, metric.name, values)),
-            )
+            ((*values, query), series, created.get((query, metric.name, values)))
             for query, snapshot in totals.items()
             for values, series in snapshot.values.get(metric.name, {}).items()
         ]

@@ -22,13 +22,7 @@ import re
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from ...publish.metrics import (
-    METRICS,
-    UNKNOWN,
-    Labels,
-    MetricsReport,
-    MetricsSnapshot,
-)
+from ...publish.metrics import METRICS, UNKNOWN, Labels, MetricsReport, MetricsSnapshot
 from ...worker import MAX_NAME
 
 _MAX_SERIES: Final = 50_000
@@ -74,9 +68,6 @@ class Reports:
         self._queries: set[str] = set()
         self.since: dict[Series, float] = {}
         """When each series was first heard of: it was 0 before."""
-
-    def __repr__(self) -> str:
-        return f"<Reports {len(self._producers)} producers, {len(self._ended)} ended>"
 
     def take(self, report: MetricsReport, now: float) -> bool:
         """

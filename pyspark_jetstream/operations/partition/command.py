@@ -13,16 +13,15 @@ from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import CopyMismatchError, OptionError
 from ..connecting import SECONDS, client_of, connects
+from ..files import Files, checkpoint_files
 from ..screen import bar, plain, show, show_json, table, warn
 from .copies import Copied
-from .making import forecast, partition_stream
+from .making import missing_names, partition_stream
 from .plan import PartitionPlan
 from .removal import undo_partitions
+from .switching import switch, undo_switch
 
 MISMATCH: Final = 3
-
-_NOT_OF_COPIES: Final = "duplicate_window"
-"""A setting of most origins that copies must not have."""
 
 _STATUS: Final = (
     "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 3: a copy is wrong, one"
@@ -47,14 +46,19 @@ _STATUS: Final = (
               " {{partition(…)}}; default: the number after the first literal tokens.")  # fmt: skip
 @click.option("--stall-timeout", type=SECONDS, default="60s", show_default=True, metavar="TIME",
               help="Fail if nothing is copied for this time.")  # fmt: skip
-@click.option("--undo", is_flag=True, help="Remove the streams that were made.")
+@click.option("--switch", "checkpoint", metavar="DIR",
+              help="Switch the checkpoint of a stopped query to this layout.")  # fmt: skip
+@click.option("--checkpoint-timeout", type=SECONDS, metavar="TIME", default="60s",
+              show_default=True, help="Longest wait for another file system.")  # fmt: skip
+@click.option("--undo", is_flag=True,
+              help="Remove the streams that were made; with --switch, switch back.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Undo even if others need the streams.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be made, or removed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @connects
 def partition(
     connection: ConnectionOptions, undo: bool, force: bool, dry_run: bool, as_json: bool,
-    stall_timeout: float, **given: Any,
+    stall_timeout: float, checkpoint: str | None, checkpoint_timeout: float, **given: Any,
 ) -> int:  # fmt: skip
     """
     Makes N partitions of a stream on the server itself.
@@ -67,7 +71,10 @@ def partition(
     it goes on where it was and compares again. A layout with another N stands beside the old one,
     which queries may go on reading.
 
-    --undo removes the streams. Give it the arguments with which they were made.
+    --switch checks that a query's last batch is committed, and that all partitions have read up to
+    one message of the origin and no further. Then it writes the end of that batch in the layout:
+    the query goes on with the options that are printed, keeps its state, and reads each message
+    once. --undo removes the streams. Give both the arguments with which the layout was made.
 
     \b
     pyspark-jetstream partition --stream FLIGHTS --partitions 4 \\
@@ -84,7 +91,10 @@ def partition(
     plan = planned(**given)
     with client_of(connection) as client:
         js = JetStream(client)
-        if undo:
+        if checkpoint is not None:
+            with checkpoint_files(checkpoint, checkpoint_timeout) as files:
+                _switch(js, plan, files, undo, dry_run, as_json, stall_timeout)
+        elif undo:
             _undo(js, plan, force, dry_run, as_json)
         elif dry_run:
             _forecast(js, plan, as_json)
@@ -128,38 +138,57 @@ def planned(
 
 
 def _forecast(js: JetStream, plan: PartitionPlan, as_json: bool) -> None:
-    """Says which streams the layout has, what they inherit, and how to read them."""
-    found = forecast(js, plan)
+    """Says which streams the layout has, and how to read them."""
+    missing = missing_names(js, plan)
     if as_json:
-        show_json(asdict(found) | {"options": reading(plan)})
+        streams = [{"stream": name, "is_there": name not in missing} for name in plan.names]
+        show_json({"streams": streams, "options": reading(plan)})
         return
-    by_hand = {name: value for name, value in found.left_out.items() if name != _NOT_OF_COPIES}
-    show(
-        *(f"{'is there' if each.is_there else 'would make'} {each.stream}"
-          for each in found.streams),
-        f"the copies inherit {_settings(found.inherited)}",
-        *([f"they do not inherit {_settings(by_hand)}: set what they should have by hand"]
-          if by_hand else []),
-        f"give them no {_NOT_OF_COPIES}: it would drop messages",
-        "their timestamp is the time of copying",
-        *_read_by(plan),
-    )  # fmt: skip
+    for name in plan.names:
+        show(f"{'would make' if name in missing else 'is there'} {name}")
+    show("give them no duplicate_window: it would drop messages",
+         "their timestamp is the time of copying", *_read_by(plan))  # fmt: skip
 
 
 def _make(js: JetStream, plan: PartitionPlan, stall_timeout_s: float, as_json: bool) -> None:
     """Makes the layout, and says what readers do then."""
     with _copying() as progress:
         done = partition_stream(js, plan, progress=progress, stall_timeout_s=stall_timeout_s)
-    if as_json:
-        streams = [{"stream": name, "messages": count} for name, count in done.streams.items()]
-        show_json(asdict(done) | {"streams": streams, "messages": done.messages})
-        return
     rows = [{"stream": name, "messages": count} for name, count in done.streams.items()]
+    if as_json:
+        show_json(asdict(done) | {"streams": rows, "messages": done.messages})
+        return
     show(
         table(rows),
         f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out",
         *_read_by(plan),
     )
+
+
+def _switch(
+    js: JetStream, plan: PartitionPlan, files: Files, undo: bool, dry_run: bool, as_json: bool,
+    stall_timeout_s: float,
+) -> None:  # fmt: skip
+    """Switches a checkpoint, or back, and says how to read on."""
+    would = "would be " * dry_run
+    if undo:
+        batch = undo_switch(files, dry_run=dry_run)
+        if as_json:
+            show_json({"undone": not dry_run, "batch": batch})
+        else:
+            show(f"batch {batch} {would}ends in the layout of before")
+        return
+    with _copying() as progress:
+        done = switch(
+            js, plan, files, dry_run=dry_run, progress=progress, stall_timeout_s=stall_timeout_s
+        )
+    if as_json:
+        show_json({"switched": not dry_run} | done | {"options": reading(plan)})
+        return
+    rows = [{"partition": name, "read_up_to": at} for name, at in done["after"].items()]
+    before = ", ".join(f"{name} {at:,}" for name, at in done["before"].items())
+    stands = f"batch {done['batch']} {would}ends there; it ended at {before}"
+    show(table(rows), stands, *_read_by(plan))
 
 
 def _undo(js: JetStream, plan: PartitionPlan, force: bool, dry_run: bool, as_json: bool) -> None:
@@ -202,13 +231,3 @@ def reading(plan: PartitionPlan) -> dict[str, str]:
 def _read_by(plan: PartitionPlan) -> list[str]:
     lines = (f"  {name}={value}" for name, value in reading(plan).items())
     return ["options that read the result:", *lines]
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    said = (f"{name}={_spelled(name, value)}" for name, value in settings.items())
-    return ", ".join(said) or "nothing"
-
-
-def _spelled(name: str, value: Any) -> str:
-    """A setting as people write it; the server counts durations in nanoseconds."""
-    return f"{value / 1e9:g}s" if name in ("duplicate_window", "max_age") else str(value)

@@ -32,7 +32,7 @@ from ...fetch.layout import resolve_layout
 from ...fetch.options import plain_read
 from ...sanitize import get_logger
 from .copies import Copies, Feeding, Progress, subject_counts
-from .plan import PartitionPlan, differences, inherited
+from .plan import PartitionPlan, differences
 
 logger = get_logger(__name__)
 
@@ -99,37 +99,16 @@ def partition_stream(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStream:
-    """A stream that is to be made, or is there."""
-
-    stream: str
-    is_there: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Streams and settings of a plan's copies."""
-
-    streams: tuple[PlannedStream, ...]
-    inherited: dict[str, Any]
-    """Settings of the origin that its copies have."""
-    left_out: dict[str, Any]
-    """Settings of the origin that they have not."""
-
-
-def forecast(js: JetStream, plan: PartitionPlan) -> Forecast:
+def missing_names(js: JetStream, plan: PartitionPlan) -> set[str]:
     """
-    The streams that `partition_stream` would have; makes none.
+    The streams that `partition_stream` would make; makes none.
 
     Raises:
         As `partition_stream`, before it makes anything.
     """
     origin = _checked_origin(js, plan)
     expected_counts(js, plan)
-    missing = {config["name"] for config in _missing(js, plan, origin)}
-    streams = tuple(PlannedStream(name, name not in missing) for name in plan.names)
-    return Forecast(streams, *inherited(origin.config))
+    return {config["name"] for config in _missing(js, plan, origin)}
 
 
 def expected_counts(js: JetStream, plan: PartitionPlan) -> Counter[str]:
@@ -168,12 +147,8 @@ def _checked_origin(js: JetStream, plan: PartitionPlan) -> StreamInfo:
             " consumers; partition a stream with retention limits",
         )
     if plan.partition_subject is not None:
-        options = plain_read(
-            js.client.options,
-            origin.name,
-            partitions=plan.partitions,
-            partition_subject=plan.partition_subject,
-        )
+        told = {"partitions": plan.partitions, "partition_subject": plan.partition_subject}
+        options = plain_read(js.client.options, origin.name, **told)
         resolve_layout(options, {origin.name: origin.config})  # raises where they disagree
     return origin
 
@@ -221,23 +196,10 @@ def _check_there(js: JetStream, config: Mapping[str, Any]) -> None:
 # ── counts ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _held_by(plan: PartitionPlan, counts: Counter[str]) -> dict[str, Counter[str]]:
-    """`counts` by the stream they belong into, the numbered one first."""
-    names, numbered = plan.stream_names, plan.numbered_name
-    parts: dict[str, Counter[str]] = {name: Counter() for name in names}
-    if names:
-        for subject, count in counts.items():
-            parts[names[plan.partition_of(subject) or 0]][subject] = count
-    return ({numbered: counts} if numbered is not None else {}) | parts
-
-
 def _compare(
-    plan: PartitionPlan,
-    config: Mapping[str, Any],
-    before: Counter[str],
-    copies: Mapping[str, Counter[str]],
-    after: Counter[str],
-) -> None:
+    plan: PartitionPlan, config: Mapping[str, Any], before: Counter[str],
+    copies: Mapping[str, Counter[str]], after: Counter[str],
+) -> None:  # fmt: skip
     """
     Every subject of every copy, between what the origin held before and after.
 
@@ -249,10 +211,13 @@ def _compare(
     """
     limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
     sheds = any(int(config.get(key) or 0) > 0 for key in limits)
-    low, high = _held_by(plan, before), _held_by(plan, after)
+    held = before.keys() | after.keys()
     for stream, counts in copies.items():
-        for subject in low[stream].keys() | high[stream].keys() | counts.keys():
-            minimum, maximum = sorted((low[stream][subject], high[stream][subject]))
+        number = plan.stream_names.index(stream) if stream in plan.stream_names else None
+        its = {s for s in held if number is None or plan.partition_of(s) == number}
+        for subject in its | counts.keys():
+            expected = (before[subject], after[subject]) if subject in its else (0, 0)
+            minimum, maximum = sorted(expected)
             if counts[subject] < minimum or (counts[subject] > maximum and not sheds):
                 span = f"{minimum:,}" if minimum == maximum else f"{minimum:,} to {maximum:,}"
                 raise CountMismatchError(

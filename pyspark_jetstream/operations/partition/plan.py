@@ -36,25 +36,10 @@ MARK: Final = "pyspark-jetstream."
 """Prefix of the metadata that a plan writes into its streams."""
 
 _COPIED_SETTINGS: Final = (
-    "storage",
-    "num_replicas",
-    "compression",
-    "placement",
-    "max_age",
-    "max_msgs_per_subject",
-    "max_msg_size",
-    "allow_msg_ttl",
-    "allow_rollup_hdrs",
-)
+    "storage num_replicas compression placement max_age max_msgs_per_subject max_msg_size"
+    " allow_msg_ttl allow_rollup_hdrs"
+).split()
 """Settings that mean the same for a part of the messages as for all of them."""
-
-_OF_THE_ORIGIN: Final = frozenset(
-    "name description subjects metadata retention sources mirror subject_transform first_seq"
-    " allow_direct mirror_direct sealed max_consumers consumer_limits".split(" ")
-)
-"""Settings of which nobody expects that a copy has them, too."""
-
-_UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", "old", "none", "default", {}, [])
 
 _OF_A_COPY: Final = ("sources", "allow_direct")
 """Settings that an existing stream must have as planned; its limits are its owner's."""
@@ -229,13 +214,6 @@ class PartitionPlan:
         if name in self.stream_names:
             made["partition"] = str(self.stream_names.index(name))
         return {f"{MARK}{key}": value for key, value in made.items()}
-
-
-def inherited(origin: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings that copies have of an origin, and what else is set there, which they have not."""
-    is_set = {key: value for key, value in origin.items() if value not in _UNSET}
-    copied: dict[str, Any] = {key: is_set[key] for key in _COPIED_SETTINGS if key in is_set}
-    return copied, {k: v for k, v in is_set.items() if k not in copied.keys() | _OF_THE_ORIGIN}
 
 
 def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:

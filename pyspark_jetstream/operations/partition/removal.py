@@ -35,11 +35,7 @@ class Removed:
 
 
 def undo_partitions(
-    js: JetStream,
-    plan: PartitionPlan,
-    *,
-    force: bool = False,
-    dry_run: bool = False,
+    js: JetStream, plan: PartitionPlan, *, force: bool = False, dry_run: bool = False
 ) -> tuple[Removed, ...]:
     """
     Removes the streams of `plan` that are there; the origin is never touched.
@@ -94,19 +90,14 @@ def _fed_by(js: JetStream, name: str, others: set[str]) -> list[str]:
 def _unread(js: JetStream, stream: str) -> list[str]:
     """The stream's consumers that need it, in words."""
     consumers, missing = js.consumer_list(stream)
-    needed = []
-    for consumer in consumers:
-        if str(consumer["name"]).startswith(NAMES):
-            needed.append(
-                f"its consumer '{consumer['name']}' belongs to a task that reads it, or was killed"
-                " a minute ago at most"
-            )
-            continue
-        unread = int(consumer.get("num_pending", 0)) + int(consumer.get("num_ack_pending", 0))
-        read = int(consumer.get("num_waiting", 0)) or consumer.get("push_bound")
-        if unread or read:
-            state = f"has {unread:,} messages to read" if unread else "is being read"
-            needed.append(f"its consumer '{consumer['name']}' {state}")
-    return needed + [
-        f"its consumer '{name}' has no leader that says what it has to read" for name in missing
-    ]
+    states = dict.fromkeys(missing, "has no leader that says what it has to read")
+    for each in consumers:
+        name = str(each["name"])
+        unread = int(each.get("num_pending", 0)) + int(each.get("num_ack_pending", 0))
+        if name.startswith(NAMES):
+            states[name] = "belongs to a task that reads it, or was killed a minute ago at most"
+        elif unread:
+            states[name] = f"has {unread:,} messages to read"
+        elif int(each.get("num_waiting", 0)) or each.get("push_bound"):
+            states[name] = "is being read"
+    return [f"its consumer '{name}' {state}" for name, state in states.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -19,23 +19,8 @@ NOTHING: Final = 3
 """Exit status: a consumer was not paused, or nobody was pinned."""
 
 
-class Consumer(NamedTuple):
-    """A consumer as the server lists it."""
-
-    stream: str
-    name: str
-    facts: dict[str, Any]
-
-    @property
-    def paused_until(self) -> str | None:
-        """The end of its pause; None where it is not paused."""
-        is_paused = self.facts.get("paused") and self.facts.get("pause_remaining")
-        return self.facts["config"].get("pause_until") if is_paused else None
-
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """Its priority groups, each with who is pinned."""
-        return self.facts.get("priority_groups") or []
+Consumer = tuple[str, str, dict[str, Any]]
+"""A consumer's stream, its name, and what the server lists of it."""
 
 
 def chosen(js: JetStream, streams: str, name: str) -> list[Consumer]:
@@ -54,7 +39,7 @@ def chosen(js: JetStream, streams: str, name: str) -> list[Consumer]:
             if each == name or each.startswith(f"{name}-"):
                 if each in missing:
                     raise JetStreamError(f"consumer '{stream}.{each}' has no leader; try again")
-                found.append(Consumer(stream, each, facts[each]))
+                found.append((stream, each, facts[each]))
     if not found:
         raise JetStreamError(f"stream '{streams}' has no consumer '{name}', nor '{name}-…'")
     return found
@@ -83,10 +68,11 @@ def _paused(
 ) -> Iterator[dict[str, Any]]:
     with client_of(connection) as client:
         js = JetStream(client)
-        for each in chosen(js, stream, consumer):
-            now = js.pause(each.stream, each.name, until)
-            yield {"stream": each.stream, "consumer": each.name, "paused_until": now or None,
-                   "before": each.paused_until}  # fmt: skip
+        for of, name, facts in chosen(js, stream, consumer):
+            is_paused = facts.get("paused") and facts.get("pause_remaining")
+            before = facts["config"].get("pause_until") if is_paused else None
+            now = js.pause(of, name, until) or None
+            yield {"stream": of, "consumer": name, "paused_until": now, "before": before}
 
 
 @click.command()
@@ -139,13 +125,13 @@ def unpin(connection: ConnectionOptions, stream: str, consumer: str, as_json: bo
     rows = []
     with client_of(connection) as client:
         js = JetStream(client)
-        for each in chosen(js, stream, consumer):
-            for group in each.groups:
+        for of, name, facts in chosen(js, stream, consumer):
+            for group in facts.get("priority_groups") or ():
                 before = group.get("pinned_client_id") or None
-                js.unpin(each.stream, each.name, str(group["group"]))
-                after = js.consumer_info(each.stream, each.name)
+                js.unpin(of, name, str(group["group"]))
+                after = js.consumer_info(of, name)
                 rows.append({
-                    "stream": each.stream, "consumer": each.name, "group": group["group"],
+                    "stream": of, "consumer": name, "group": group["group"],
                     "unpinned": before, "since": group.get("pinned_ts") if before else None,
                     "pinned": after.pinned_id or None, "waiting": after.num_waiting,
                 })  # fmt: skip

@@ -17,7 +17,7 @@ from ..connecting import Kind, client_of, connects
 from ..screen import show, show_json, table, warn
 from ..stopping import Stop
 from .controller import Controller
-from .pauses import Pauses, Response
+from .pauses import Pauses
 from .throttled import throttled_of
 
 SILENT: Final = 3
@@ -28,9 +28,6 @@ _RENEWED_S: Final = 2.0
 
 _LONGEST_RECEIPT_S: Final = 0.4
 """A receipt and that of the fallback are waited for twice a second."""
-
-_NAMED: Final = 3
-"""Subjects paused alike that are named."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
@@ -116,7 +113,7 @@ def producers(connection: ConnectionOptions, pauses: Pauses, wait: float, as_jso
     if as_json:
         show_json({"producers": members})
     elif members:
-        show(table([_row(each) | _found(each) for each in members]))
+        show(table(_rows(members, host="host", **{"can be paused": "supports_throttle"})))
         if paused := [row for each in members for row in _paused(each)]:
             show("", table(paused, "Paused"))
     return 0 if members else _nobody(pauses, waits=True)
@@ -144,7 +141,7 @@ def pause(
         --reason BrokerProduceQuotaExceeded
     """
     with client_of(connection) as client:
-        Controller(client, pauses, Answers(pauses), Stop()).pause(subject, Reason[reason], for_s)
+        Controller(client, pauses, _alone(pauses), Stop()).pause(subject, Reason[reason], for_s)
     _show_told(pauses, _members(pauses), as_json)
     return _verdict(pauses)
 
@@ -164,7 +161,7 @@ def lift(
     pyspark-jetstream throttle lift --subject 'orders.*'
     """
     with client_of(connection) as client:
-        controller = Controller(client, pauses, Answers(pauses), Stop())
+        controller = Controller(client, pauses, _alone(pauses), Stop())
         controller.discover(wait, patient=True)
         controller.lift([subject], QUOTAS if reason is None else [Reason[reason]])
         told = _members(pauses)
@@ -185,10 +182,8 @@ def lift(
 def _verdict(pauses: Pauses, waits: bool = False) -> int:
     if not pauses.silent:
         return 0 if pauses.told else _nobody(pauses, waits)
-    silent = ", ".join(
-        f"{number} ({query})" if query else str(number)
-        for number, query in sorted(pauses.silent.items())
-    )
+    named = sorted(pauses.silent.items())
+    silent = ", ".join(f"{number} ({query})" if query else str(number) for number, query in named)
     warn([
         f"not acknowledged by {silent}: they may go on publishing;"
         f" only limits of the server stop them{further('guides/throttle')}"
@@ -213,13 +208,9 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
     """The producers that are there, for programs; their ids are texts, as JSON's numbers end."""
     return [
         {
-            "producer": str(number),
-            "query": member.producer.query,
-            "host": member.producer.host,
-            "streams": list(member.producer.streams),
-            "supports_throttle": member.producer.supports_throttle,
-            "subjects": list(member.producer.subjects),
-            "receipts": member.receipts,
+            "producer": str(number), "query": of.query, "host": of.host,
+            "streams": list(of.streams), "supports_throttle": of.supports_throttle,
+            "subjects": list(of.subjects), "receipts": member.receipts,
             "state": member.response.value,
             "paused": [
                 each._asdict() | {"producer_id": str(number), "until": each.until.isoformat()}
@@ -227,40 +218,29 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
             ],
         }
         for number, member in sorted(pauses.members.items())
-    ]
+        for of in [member.producer]
+    ]  # fmt: skip
 
 
-def _row(member: Mapping[str, Any]) -> dict[str, Any]:
-    """What each table has of a producer."""
-    return {
-        "producer": member["producer"],
-        "query": member["query"],
-        "streams": ", ".join(member["streams"]),
-        "subjects": ", ".join(member["subjects"]),
-    }
-
-
-def _found(member: Mapping[str, Any]) -> dict[str, Any]:
-    able = "yes" if member["supports_throttle"] else "no"
-    return {"host": member["host"], "can be paused": able}
+def _rows(members: list[dict[str, Any]], **more: str) -> list[dict[str, Any]]:
+    """What a table has of producers, with more of their facts under other names."""
+    names = {name: name for name in ("producer", "query", "streams", "subjects")} | more
+    return [{name: each[fact] for name, fact in names.items()} for each in members]
 
 
 def _paused(member: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A producer's pauses; the first few subjects of those paused alike."""
+    """A producer's pauses, each with the subjects that are paused alike."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for each in member["paused"]:
         is_operator = each["source"] == PausedBy.OPERATOR.value  # whose program renews it
         until = f"{each['until'][11:19]}Z" + " or longer" * is_operator
-        by = f"{each['source']}, request {each['request_id']}" if is_operator else each["source"]
+        by = each["source"] + f", request {each['request_id']}" * is_operator
         alike.setdefault((each["filter"], each["reason"], until, by), []).append(each["subject"])
-    at_least = "at least " if len(member["paused"]) >= MAX_SUBJECTS else ""
+    more = ", maybe more" * (len(member["paused"]) >= MAX_SUBJECTS)
+    names = ("filter", "reason", "until", "by")
     return [
-        {
-            "producer": member["producer"],
-            "subjects": ", ".join(subjects[:_NAMED])
-            + f" and {at_least}{len(subjects) - _NAMED} more" * (len(subjects) > _NAMED),
-            **dict(zip(("filter", "reason", "until", "by"), words, strict=True)),
-        }
+        {"producer": member["producer"], "subjects": ", ".join(subjects) + more}
+        | dict(zip(names, words, strict=True))
         for words, subjects in alike.items()
     ]
 
@@ -271,46 +251,19 @@ def _show_told(pauses: Pauses, members: list[dict[str, Any]], as_json: bool) -> 
         silent = [str(number) for number in sorted(pauses.silent)]
         show_json({"producers": _members(pauses), "ended": pauses.ended, "silent": silent})
         return
-    rows = [
-        _row(each) | {"acknowledged": each["receipts"], "state": each["state"]} for each in members
-    ]
-    if rows:
-        show(table(rows))
+    if members:
+        show(table(_rows(members, acknowledged="receipts", state="state")))
     if pauses.ended:
         show(f"{pauses.ended:,} more have ended meanwhile")
 
 
-class Answers:
-    """
-    Says on standard error how the writers of each query answer, whenever that changes, and once
-    that there are none yet.
+def _alone(pauses: Pauses) -> Callable[[], None]:
+    """Says on standard error, once, that there are no writers yet."""
+    said: list[str] = []
 
-    The writers of a query may be short and many, so a new one that has not answered yet changes
-    nothing.
-    """
+    def say() -> None:
+        if pauses.nobody and not pauses.told and not said:
+            said.append("nobody so far: a writer that begins is told")
+            warn(said)
 
-    def __init__(self, pauses: Pauses) -> None:
-        self._pauses = pauses
-        self._known: dict[str, Response] = {}
-        self._is_alone = False
-
-    def __call__(self) -> None:
-        if self._pauses.nobody and not self._known and not self._is_alone:
-            self._is_alone = True
-            warn(["nobody so far: a writer that begins is told"])
-        worst: dict[str, tuple[Response, int]] = {}
-        for number, member in list(self._pauses.members.items()):
-            query = member.producer.query or "a write without a name"
-            if query not in worst or _ORDER[member.response] > _ORDER[worst[query][0]]:
-                worst[query] = member.response, number
-        for query, (response, number) in worst.items():
-            known = self._known.get(query)
-            if response is known or (response in _EARLY and known not in (None, *_EARLY)):
-                continue
-            self._known[query] = response
-            who = f" by {number}" * (response is Response.SILENT)
-            warn([f"writers of {query}: {response.value}{who}"])
-
-
-_ORDER: Final = {response: at for at, response in enumerate(Response)}
-_EARLY: Final = (Response.FOUND, Response.TOLD)
+    return say

@@ -97,12 +97,8 @@ class Controller:
     def lift(self, filters: Sequence[str], reasons: Sequence[Reason]) -> None:
         """Lifts pauses of exactly these filters, for these reasons, with all producers found."""
         now = time.monotonic()
-        sends = [
-            send
-            for filter_ in filters
-            for reason in reasons
-            for send in self._pauses.lift(filter_, reason, now)
-        ]
+        of = [(filter_, reason) for filter_ in filters for reason in reasons]
+        sends = [send for each in of for send in self._pauses.lift(*each, now)]
         self._serve(math.inf, lambda: not self._pauses.waiting, sends, stoppable=False)
 
     @contextmanager
@@ -159,13 +155,10 @@ class Controller:
         return connection
 
     def _send(self, connection: Connection, sends: Sequence[Send]) -> None:
+        replies = ["" if each.token is None else f"{self._inbox}.{each.token}" for each in sends]
+        of = zip(sends, replies, strict=True)
         if sends:
-            connection.send(
-                b"".join(
-                    wire.pub(subject, data, f"{self._inbox}.{token}" if token is not None else "")
-                    for subject, token, data in sends
-                )
-            )
+            connection.send(b"".join(wire.pub(each.subject, each.data, to) for each, to in of))
 
     def _heard(self, frame: wire.Frame) -> list[Send]:
         if frame.sid == self._active_sid:

@@ -162,10 +162,6 @@ class Pauses:
         self._ids = itertools.count(1)
         self._discovery = -math.inf
 
-    def __repr__(self) -> str:
-        paused = ", ".join(f"{filter} by {reason.name}" for filter, reason in self._wanted)
-        return f"<Pauses {paused or 'none'}, {len(self.members)} producers>"
-
     @property
     def waiting(self) -> bool:
         """Whether a receipt may still come in time."""

@@ -82,12 +82,6 @@ def throttled_of(member: Member) -> Iterator[Throttled]:
     for paused in member.producer.throttled:
         if paused.pause_s > ago_s:
             until = datetime.now(UTC) + timedelta(seconds=paused.pause_s - ago_s)
-            yield Throttled(
-                member.producer.producer_id,
-                paused.subject,
-                paused.reason.name,
-                until,
-                paused.filter,
-                paused.source,
-                paused.request_id,
-            )
+            number, reason = member.producer.producer_id, paused.reason.name
+            of = (paused.filter, paused.source, paused.request_id)
+            yield Throttled(number, paused.subject, reason, until, *of)

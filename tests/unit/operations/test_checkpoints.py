@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.batches import Batches, offsets_of, read_batches
+from pyspark_jetstream.operations.batches import Batches, offsets_of, read_batches, with_offset
 from pyspark_jetstream.operations.files import LocalFiles, checkpoint_files
 
 from ...kits.checkpoints import offset, write_checkpoint
@@ -59,6 +60,27 @@ def test_sources_are_in_order():
     found = offsets_of("\n".join(["v2", "{}", *lines, ""]))
 
     assert list(found.items()) == [("0", 0), ("2", 2), ("10", 10), ("orders", "not json")]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_one_offset_is_another(tmp_path, version):
+    """Of a file with several sources one offset is put in place of another; the rest stays."""
+    path = write_checkpoint(tmp_path, [[3, FIRST, None]], version=version)
+    text = (path / "offsets" / "0").read_text()
+    found = with_offset(text, "1", json.dumps(SECOND))
+
+    assert offsets_of(found) == {"0": 3, "1": SECOND}
+    assert with_offset(found, "1", json.dumps(FIRST)) == text
+
+
+def test_a_file_that_is_written(tmp_path):
+    """It is replaced as a whole, without the checksum of what was there, and nothing is left."""
+    files = LocalFiles(write_checkpoint(tmp_path, [[FIRST]]))
+    names = set(files.names("offsets"))
+    files.write("offsets/0", b"new")
+
+    assert files.read("offsets/0") == b"new"
+    assert names - set(files.names("offsets")) == {".0.crc"}
 
 
 def test_a_file_that_is_removed_meanwhile(tmp_path):

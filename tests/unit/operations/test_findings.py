@@ -270,22 +270,12 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool, near: bool) -
     assert (bool(found.problems), bool(found.notes)) == (full, near)
 
 
-@pytest.mark.parametrize(
-    ("batched", "how"),
-    [
-        (False, "(`nats stream edit S --max-msgs=…`)"),
-        (
-            True,
-            "from Python: `nats stream edit` would take allow_batched away (page Prepare a"
-            " stream, section Change a stream from Python)",
-        ),
-    ],
-)
-def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None:
+def test_what_raises_the_limit_of_a_full_stream() -> None:
     """The problem has the limit and what raises it."""
-    config = {"discard": "new", "max_msgs": 1090, "allow_batched": batched}
+    config = {"discard": "new", "max_msgs": 1090}
     (problem,) = of_stream(replace(STREAM, messages=1090, config=config)).problems
 
+    how = "(`nats stream edit S --max-msgs=…`)"
     assert problem.endswith(f"its limit is 1,090 messages: make room, or raise it {how}")
 
 

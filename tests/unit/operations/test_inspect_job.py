@@ -50,17 +50,6 @@ def test_what_is_not_valid(capsys, arguments, says):
     assert says in said[-1]
 
 
-def test_no_server(capsys, monkeypatch):
-    """
-    Where no server can be reached, the status is 1 and one line says so, with --watch as well.
-    """
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    status, said = ended(capsys, ["--stream", "F", "--watch", *NOWHERE])
-
-    assert (status, len(said)) == (1, 1)
-    assert said[0].startswith("Error: no connection to nats://127.0.0.1:1: ")
-
-
 @pytest.mark.parametrize(
     "error",
     [CheckpointError("hdfs://h/c", "refused"), CheckpointTimeoutError("hdfs://h/c", "late")],
@@ -89,16 +78,6 @@ def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch,
         command._watch(Inspector(), 0.001, as_json=True)
 
 
-def test_no_checkpoint_of_sparks(tmp_path, capsys):
-    """A checkpoint that Spark did not write is status 1, before the server is asked."""
-    write_checkpoint(tmp_path, [[offset({"S": "t"}, [1])]])
-    (tmp_path / "offsets" / "0").write_text("v0")
-    status, said = ended(capsys, ["--checkpoint", str(tmp_path), *NOWHERE])
-
-    assert (status, len(said)) == (1, 1)
-    assert "expected Spark's offsets of version v1 or v2, got 'v0'" in said[0]
-
-
 def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
     """Every command of the help gets as far as the servers."""
     path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
@@ -110,11 +89,3 @@ def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
 
     assert [status for status, _ in done] == [1] * 4
     assert all("no connection to nats://127.0.0.1:1" in said[0] for _, said in done)
-
-
-def test_the_help_names_the_statuses(capsys):
-    """`--help` says what each exit status means."""
-    main(["inspect", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-
-    assert re.findall(r"(\d+): ", text[text.index("Exit status") :]) == ["0", "1", "2", "3", "130"]

@@ -140,7 +140,6 @@ def test_counters_stay_and_gauges_go():
     reports.take(report(2, 2, 9, final=True), 33)
     assert figures(reports, 33) == (15, 10)
     assert figures(reports, 1e9) == (15, 0)
-    assert repr(reports) == "<Reports 1 producers, 1 ended>"
 
 
 def test_a_task_that_runs_again_is_another_producer():
@@ -317,7 +316,7 @@ def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
         reports.take(report(producer, 1, 5), producer)
 
     assert figures(reports, 5.0) == (30, 20)
-    assert repr(reports) == "<Reports 2 producers, 4 ended>"
+    assert (len(reports._producers), len(reports._ended)) == (2, 4)
 
 
 @pytest.mark.parametrize(

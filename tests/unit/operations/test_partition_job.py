@@ -8,9 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.partition import command
-from pyspark_jetstream.operations.partition.making import Forecast
 from pyspark_jetstream.operations.partition.plan import PartitionPlan
 
 from ...kits.programs import main
@@ -100,19 +98,3 @@ def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert [status for status, _ in done] == [1] * 4
     assert all("nats://127.0.0.1:1" in said for _, said in done)
-
-
-def test_what_a_dry_run_says_of_settings(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Settings to set by hand are named, without the duplicate window: copies must have none."""
-    plan = planned(shlex.split("--stream S --partitions 2 --subject a.* --streams T-{partition}"))
-    left_out = {"max_bytes": 9, "duplicate_window": 120_000_000_000}
-    found = Forecast((), {"max_age": 1_000_000_000}, left_out)
-    monkeypatch.setattr(command, "forecast", lambda js, plan: found)
-
-    command._forecast(cast(JetStream, None), plan, as_json=False)
-    said = capsys.readouterr().out.splitlines()
-
-    assert "they do not inherit max_bytes=9: set what they should have by hand" in said
-    assert "give them no duplicate_window: it would drop messages" in said

@@ -495,16 +495,6 @@ def test_b23_a_lift_is_told_again_and_never_becomes_a_pause():
     assert (list(pauses.silent), pauses.waiting) == ([7], False)
 
 
-def test_repr_shows_the_state():
-    """It says what is paused, and with how many."""
-    pauses = Pauses()
-    found(pauses, 0.0, 7)
-    pauses.pause("a.*", QUOTA, 1.0)
-
-    assert repr(pauses) == "<Pauses a.* by TopicProduceQuotaExceeded, 1 producers>"
-    assert repr(Pauses()) == "<Pauses none, 0 producers>"
-
-
 class Writer:
     """A writer on the other side, with what is on its way to it and back, in order."""
 
