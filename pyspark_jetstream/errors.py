@@ -316,7 +316,7 @@ class ProtocolError(JetStreamError):
 
 
 class RecordError(JetStreamError):
-    """A record that queries go by (the ledger's, a standby's) was not stored by one of them."""
+    """A record that queries go by (the ledger's) was not stored by one of them."""
 
     bucket: str
     key: str
@@ -330,14 +330,14 @@ class RecordError(JetStreamError):
 
 
 class QueryFencedError(JetStreamError):
-    """Another query took this one's place (`standby`); nothing more is read here."""
+    """Another run took this one's place at its consumers; nothing more is read here."""
 
     consumer: str
     detail: str
 
     form = (
-        "standby of consumer '{consumer}': {detail}; start this query again, and it waits for"
-        " that one"
+        "consumer '{consumer}': {detail}. If both are to run, give each a consumer of its own, or"
+        " standby=true: then this one waits"
     )
 
 

@@ -47,12 +47,11 @@ connection, but for the verb, the reply subject and the sizes.
 
 FOREIGN: Final = (
     "$JS.", "$SYS.", "$SRV.", "_INBOX.",
-    "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.",
+    "$KV.SPARK_LEDGER.",
 )  # fmt: skip
 """
 Beginnings of subjects on which no row may go: a message there is a command to the server or to
-services, somebody's answer, or a record by which queries know what is written (`ledger`), or who
-reads (`lease`).
+services, somebody's answer, or a record by which queries know what is written (`ledger`).
 """
 
 

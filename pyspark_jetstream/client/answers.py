@@ -27,7 +27,8 @@ _NEEDED: Final = {"mirror": "name", "sources": "name", "subject_transforms": "sr
 _SEQUENCES: Final = "consumer_seq first_seq last_seq seq stream_seq".split()
 
 _COUNTS: Final = """
-    bytes duplicate_window lag limit max_age messages num_ack_pending num_deleted num_pending
+    bytes consumer_count duplicate_window lag limit max_age messages num_ack_pending num_deleted
+    num_pending
     num_redelivered num_replicas num_subjects num_waiting purged total
 """.split()
 

@@ -68,6 +68,8 @@ class StreamInfo:
     """Progress of copying from each of the stream's sources."""
     last_time: str = ""
     """Time when the last message was stored, in the server's text."""
+    consumers: int = 0
+    """Number of its consumers."""
 
     @property
     def mark(self) -> Mark:
@@ -247,6 +249,7 @@ def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
         cluster=answer.get("cluster") or {},
         sources=answer.get("sources") or [],
         last_time=state.get("last_ts") or "",
+        consumers=state.get("consumer_count", 0),
     )
 
 

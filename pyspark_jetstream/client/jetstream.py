@@ -525,6 +525,11 @@ class JetStream:
         stale = info.pinned_id and info.num_waiting
         return self.consumer_info(stream, consumer) if stale else info
 
+    def unpins(self, of: Sequence[tuple[str, str]], group: str) -> None:
+        """Takes the pins of several (stream, consumer) in one round trip, whoever has them."""
+        body = json.dumps({"group": group}).encode()
+        self._answers([(f"{self.prefix}.CONSUMER.UNPIN.{s}.{c}", body) for s, c in of])
+
     def pause(self, stream: str, consumer: str, until: datetime | None) -> str:
         """A consumer delivers nothing until then (None: it does); the server's word for then."""
         body = {"pause_until": until.isoformat()} if until is not None else {}

@@ -7,7 +7,7 @@ Rule 2: reads ask the stream's leader (STREAM.MSG.GET), never a replica.
 Rule 3: a record that was not stored by rule 1 is nobody's of ours, and an error. It proves nothing
 against who imitates us; that is for permissions to prevent.
 
-ADR-8. What stands in the records is others' business (`ledger`, `lease`).
+ADR-8. What stands in the records is others' business (`ledger`).
 """
 
 from __future__ import annotations

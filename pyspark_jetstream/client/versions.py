@@ -22,6 +22,9 @@ COUNTED: Version = (2, 12)
 Version since which the first message of several says how many follow: 2.11 counts the message, too.
 """
 
+RESETS: Final = (2, 14)
+"""Version since which a consumer can be reset (CONSUMER.RESET)."""
+
 
 _WORDS: Final = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
 

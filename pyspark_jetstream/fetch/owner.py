@@ -33,6 +33,10 @@ class Owner:
         name = f" {self.name!r}" if self.name else ""
         return f"query {self.query or '?'}{name} (host {self.host or '?'}, process {self.pid})"
 
+    def is_run(self, other: Owner) -> bool:
+        """Whether both are the same run of the same query."""
+        return (self.query, self.host, self.pid) == (other.query, other.host, other.pid)
+
     @property
     def metadata(self) -> dict[str, str]:
         """Metadata of the consumer's configuration that name its owner."""

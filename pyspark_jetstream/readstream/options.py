@@ -237,7 +237,7 @@ def source_options(values: Values) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
-    for name in ("priorityPolicy", "priorityGroup", *_leased(values)):
+    for name in ("priorityPolicy", "priorityGroup", "standby", "consumer", "priorityTimeout"):
         if several is not None and values["priorityPolicy"] not in POLICIES and name in values:
             what = f"{several.option}={several}"
             raise OptionError(
@@ -255,8 +255,3 @@ def source_options(values: Values) -> SourceOptions:
         )
     own = {"sharing": sharing, "ending": ending_of(values)}
     return values.fill(SourceOptions, **common, **own)
-
-
-def _leased(values: Values) -> tuple[str, ...]:
-    """Name and term that belong to consumers, unless to a lease (`standby`)."""
-    return () if values["standby"] else ("consumer", "priorityTimeout")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..client.info import StreamInfo
 from ..fetch import planning
@@ -23,7 +23,7 @@ from ..fetch.survey import Span, Survey, total
 from ..sanitize import get_logger
 from ..tasks.ranges import RangeRead, of_many, range_tasks
 from ..tasks.rows import ReadTask, WarmUp
-from .offsets import Offset
+from .offsets import Offset, is_initial
 from .options import SourceOptions
 
 if TYPE_CHECKING:
@@ -42,6 +42,42 @@ class Plan:
     start: Offset
     end: Offset
     counts: tuple[int | None, ...]
+
+
+class BatchStart(NamedTuple):
+    """Start of the next batch."""
+
+    offset: Offset
+    resumed: tuple[int, ...]
+    """Its sequences where the batch does not begin at the end of the last one; see `Offset`."""
+    stay: dict[str, Any]
+    """The answer to Spark where there is nothing behind it yet."""
+
+
+def batch_start(
+    asked: Mapping[str, Any], own: Offset, checked: Offset, takes_over: bool
+) -> BatchStart:
+    """
+    The beginning of the next batch.
+
+    Args:
+        asked: the offset in Spark's words.
+        own: the offset that `asked` stands for.
+        checked: where the query goes on, moved to where messages are still to be had.
+        takes_over: whether it may go on where another query was (`standby`).
+    """
+    stay = stay_of(asked, own)
+    if checked == own or takes_over:
+        return BatchStart(checked, () if checked.is_at(own) else checked.sequences, stay)
+    pairs = zip(checked.sequences, own.sequences, strict=True)
+    back = any(now < before for now, before in pairs)  # before the end of the last batch
+    resumed = checked.sequences if back else ()
+    return BatchStart(checked, resumed, replace(checked, resumed=resumed).to_json())
+
+
+def stay_of(asked: Mapping[str, Any], own: Offset) -> dict[str, Any]:
+    """The offset unchanged, as Spark compares the text; of the symbolic start what that means."""
+    return own.to_json() if is_initial(asked) else dict(asked)
 
 
 def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:

@@ -17,24 +17,22 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..client.info import StreamInfo
-from ..errors import ApiError, JetStreamError, OptionError
+from ..client.versions import RESETS
+from ..errors import ApiError, JetStreamError, OptionError, QueryFencedError
 from ..fetch.layout import Layout
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask
-from ..values import LATEST, Moment, Starting
+from ..values import Starting
 from .driver import Driver
+from .holder import Holder
 from .offsets import Offset, begins, is_initial
-from .options import SourceOptions
-from .planner import BatchPlanner, Plan, available
+from .planner import BatchPlanner, BatchStart, Plan, available, batch_start, stay_of
+from .runend import RunEnd
 from .seats import Seats
-from .turn import Alone, BatchStart
 from .watched import WatchedStreams
-
-if TYPE_CHECKING:
-    from .lease import Standby
 
 logger = get_logger(__name__)
 
@@ -59,66 +57,22 @@ _LOOKS_A_SECOND: Final = 6
 """Streams that such a driver asks for in a second, at the most."""
 
 
-class _RunEnd:
-    """End of a run's read: `endingOffsets`, and with `availableNow` what is there by now."""
-
-    def __init__(self, options: SourceOptions, partitions: int) -> None:
-        """
-        Raises:
-            OptionError: `endingOffsets` names a partition that there is not.
-        """
-        for index in options.ending.sequences:
-            if index >= partitions:
-                raise OptionError(
-                    "endingOffsets", f"partition {index} is none of 0 to {partitions - 1}"
-                )
-        of_streams = {stream: of[0] for stream, of in options.ending.streams.items()}
-        self._fixed = {
-            of: int(word)
-            for words in (options.ending.sequences, of_streams)
-            for of, word in words.items()
-            if not isinstance(word, Moment) and word != LATEST
-        }
-        """By partition, or of several streams by stream, the sequence beyond which none is read."""
-        self._streams: dict[str, int] | None = None
-        """Likewise by stream, of a run that ends at what is there."""
-
-    def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
-        """The run ends at what these streams hold, but for those of which that is known."""
-        held = {name: info.last_seq for name, info in infos.items()}
-        self._streams = held | (self._streams or {})
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the run ends at what was there at some time."""
-        return self._streams is not None
-
-    def has(self, stream: str) -> bool:
-        """Whether a stream was there when the run's end was fixed, or that is not."""
-        return self._streams is None or stream in self._streams
-
-    def last(self, partition: int, stream: str, last_seq: int) -> int:
-        """The last sequence to read of a partition whose stream ends at `last_seq`."""
-        if self._streams is not None:  # one that came since may have the name of one that is read
-            last_seq = min(last_seq, self._streams.get(stream, 0))
-        return min(last_seq, *(self._fixed.get(of, last_seq) for of in (partition, stream)))
-
-    def fixed(self, layout: Layout) -> dict[int, int]:
-        """By partition of a layout the sequence beyond which it is not read."""
-        found = [(p.index, of) for p in layout for of in (p.index, p.stream)]
-        return {index: self._fixed[of] for index, of in found if of in self._fixed}
-
-
 class RangeDriver(Driver):
     """Position of the query, and its plans."""
 
     remedy = f"{Driver.remedy}; to begin anew, at startingOffsets, use a new checkpointLocation"
 
-    _needs = (2, 14), "reading a stream (CONSUMER.RESET)"
+    @property
+    def _needs(self) -> tuple[tuple[int, int], str]:
+        if self._options.standby:
+            return RESETS, "standby (CONSUMER.RESET)"
+        return (2, 12), "reading a stream (batched direct get)"
 
     def _enter(self) -> None:
         options = self._options
-        self._seats = Seats(self._survey.js, options, self._layout)
+        has_reset = self._client.connection.version >= RESETS
+        self._seats = Seats(self._survey.js, options, self._layout, has_reset)
+        self._holder = Holder(options, self._seats, self._survey.js)
         self._watched = WatchedStreams(options, self._survey, self._seats, self._lost)
         self._planner = BatchPlanner(options, self._survey, self._watched)
         self._plans: list[Plan] = []
@@ -127,12 +81,9 @@ class RangeDriver(Driver):
         """Start behind which nothing was there to read the last time, and the answer to Spark."""
         self._vain = 0
         """How often the driver was told that a message came since it planned a batch."""
-        self._turn: Alone | Standby = Alone()
-        if options.standby:
-            from .lease import Standby
-
-            self._turn = Standby(options, self._seats.owner, self._seats.check_last_reader)
-        self._end = _RunEnd(options, len(self._layout))
+        self._end = RunEnd(options, len(self._layout))
+        self._is_settled = True
+        """Whether what Spark has committed is settled."""
         self._origin: Offset | None = None
         """Offset that the symbolic start stands for."""
         self._waiting_since: float | None = None
@@ -141,6 +92,8 @@ class RangeDriver(Driver):
         self._watched.check_readable()
         for info in self._infos.values():
             self._check_start(info)
+            if info.retention == "interest":
+                self._survey.require(RESETS, "retention interest (CONSUMER.RESET)")
         self._survey.check_coverage(self._infos)
 
     @property
@@ -149,7 +102,7 @@ class RangeDriver(Driver):
         return self._watched.infos
 
     def close(self) -> None:
-        self._turn.close()
+        self._holder.close()
         self._seats.close()
         super().close()
 
@@ -163,9 +116,15 @@ class RangeDriver(Driver):
         shown = super().reported() | {
             index: report | self._seats.report(int(index)) for index, report in self.report.items()
         }
-        return shown | self._turn.report()
+        return shown | ({"standby": self._holder.report()} if self._options.standby else {})
 
     def freeze(self) -> None:
+        if self._options.standby:
+            raise OptionError(
+                "standby",
+                "waits for its turn, and availableNow ends at what is there: leave one of the two"
+                " out",
+            )
         self._watched.look()
         self._end.freeze(self._infos)
 
@@ -203,36 +162,37 @@ class RangeDriver(Driver):
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
         if not initial:
             self._seats.expect(checkpoint)
-        waits_for_several = self._layout.is_several and not self._turn.holds
-        if not waits_for_several or self._watched.is_older(_LOOK_EVERY_S):
-            self._watched.look()  # who waits lists no streams for it
+        self._look()
         own = self._offset(start)
-        self._name_log(own.consumer, self._turn.label(own))
-        created = {name: info.created for name, info in self._infos.items()}
+        self._name_query(own)
         resumed = () if initial else checkpoint.resumed
-        position = self._turn.take_turn(replace(own, resumed=resumed), initial, created)
+        position = self._position(replace(own, resumed=resumed), initial)
         if position is None:
             self._note(own, [None] * len(self._layout), None)
-            return self._turn.waiting(start, own, ends=self._end.is_frozen)
+            return stay_of(start, own)
         position = position.bare()
         if not position.is_at(own):  # it may be further than what was seen
             self._watched.look()
         position, own = self._laid_out(position, own)
         checked = self._watched.checked(position)
-        batch_start = self._turn.start(start, own, checked)
+        begin = batch_start(start, own, checked, self._options.standby)
         if not initial:
-            self._prepare(batch_start.offset)
+            self._prepare(begin.offset)
+            if self._holder.must_prove and not self._holder.is_proved():
+                return begin.stay
             if checked == own:
                 self._settle(own)  # Spark asks for what follows a batch when it has committed that
+            if self._options.standby and not self._is_settled:
+                return begin.stay  # whoever comes next would not know how far it is
         if self._end.is_frozen:
-            self._await_resumed(batch_start.offset)
+            self._await_resumed(begin.offset)
         # The first batch of a query is one also without rows: nothing is waited for.
-        plan = self._plan_next(batch_start, unlimited)
+        plan = self._plan_next(begin, unlimited)
         if plan is not None:
             self._stayed, self._vain = None, 0
             return plan.end.to_json()
-        self._stayed = start, batch_start.stay
-        return batch_start.stay
+        self._stayed = start, begin.stay
+        return begin.stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         if is_initial(end):  # a batch before the moment that the query starts at
@@ -240,57 +200,86 @@ class RangeDriver(Driver):
         upto = Offset.from_json(end)
         self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)
-        self._name_log(upto.consumer, self._turn.label(upto))
+        self._name_query(upto)
         logged = self._begins(start, end, upto), upto
         if self._layout.is_several:
             self._watched.look()
             upto = self._watched.drop_deleted(upto)
         offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
         is_empty = offset.sequences == upto.sequences
-        # Of a batch without rows: by its offset alone, so that each run has as many.
-        tasks = self._planner.usual_tasks(logged[1]) if start != end else 0
-        without_rows = self._turn.warm_ups(tasks)
-        if not self._turn.may_run(upto, is_empty):
-            return without_rows
+        if self._options.standby:
+            if is_empty and not self._holder.holds:
+                return []
+            self._await_turn(replace(offset, resumed=upto.resumed), is_initial(start))
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         is_sure = plan is not None and self._options.fail_on_data_loss
         if not is_sure and not self._layout.is_several:  # those were looked at above
-            self._watched.look()
-        is_past = self._turn.is_past(upto)
-        if plan is not None and not is_past:
+            self._look()
+        if not is_empty and self._options.standby and self._holder.is_past(upto, self._infos):
+            logger.warning(
+                "standby: this query runs the batch that it had begun without rows, because another"
+                " query has committed all rows of the batch"
+            )
+            return []
+        if plan is not None:
             # Nor does a task miss what left before it was counted.
             self._watched.check_batch(offset, upto)
         resumed = not is_initial(start) or bool(upto.resumed and start != end)
         self._prepare(offset, resumed)
         if is_empty:
-            return without_rows
+            return []
         if plan is None:
-            plan = self._replanned(offset, upto, is_past)
-        if is_past:
-            logger.warning(
-                "standby: this query runs the batch that it had begun without rows, because another"
-                " query has committed all rows of the batch"
-            )
-            return self._turn.warm_ups(len(self._planner.tasks(plan, logged)))
+            plan = self._replanned(offset, upto)
         return self._planner.tasks(plan, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        # A query that lost its turn: they are the consumers of the one that took its place.
-        if not end.get("initial") and self._turn.holds:
+        if not end.get("initial"):
             self._settle(self._read_by(end))
 
     def _settle(self, offset: Offset) -> None:
         """Settles all up to an offset that Spark has committed; never raises."""
         if offset.layout != self._layout or not self._infos:
             return  # nothing was looked at yet: the next commit covers it
+        self._is_settled = False
         try:
+            if self._holder.must_prove and not self._holder.is_proved():
+                return
             self._seats.settle(offset, self._infos)
+            self._is_settled = True
         except JetStreamError as error:
             logger.warning(
                 "the batch is committed, and its messages are not acknowledged yet. The next"
                 " commit acknowledges them: %s",
                 error,
             )
+
+    # ── whose turn it is ─────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> None:
+        """Looks at the streams and seats; raises if the query is another run's by now."""
+        at = time.monotonic()
+        self._watched.look()
+        if self._holder.holds and 0 in self._watched.seen.consumers:
+            try:
+                self._holder.see(self._watched.seen.consumers[0], at)
+            except QueryFencedError as error:
+                if not self._options.standby:
+                    raise
+                self._holder.lose(error)
+
+    def _position(self, own: Offset, initial: bool) -> Offset | None:
+        """Start of the next batch: the checkpoint's; None while another query reads."""
+        if not self._options.standby:
+            return own
+        return self._holder.take_turn(own, initial, self._infos, self._lost)
+
+    def _await_turn(self, own: Offset, initial: bool) -> None:
+        """
+        Returns when the query holds its seats: a batch that an earlier run left unfinished cannot
+        be left out, and waits for as long as another query reads.
+        """
+        while self._holder.take_turn(own, initial, self._infos, self._lost) is None:
+            self._watched.look()
 
     def _stay(self, start: Mapping[str, Any]) -> dict[str, Any] | None:
         """
@@ -299,13 +288,13 @@ class RangeDriver(Driver):
         """
         if self._stayed is None or self._stayed[0] != start:
             return None
-        wakeups, every_s = self._seats.wakeups, _LOOK_EVERY_S
+        pins, every_s = self._seats.pins, _LOOK_EVERY_S
         if self._vain >= _MOST_VAIN:  # what came is none of the query's, or was read
             time.sleep(_IDLE_WAIT_S)
-        elif wakeups.wait(_IDLE_WAIT_S):
+        elif pins.wait(_IDLE_WAIT_S):
             self._vain += 1
             return None
-        elif wakeups.hears and not self._seats.paused:
+        elif pins.hears and not self._seats.paused:
             every_s = max(_LOOK_SELDOM_S, len(self._layout) / _LOOKS_A_SECOND)
         return None if self._watched.is_older(every_s) else self._stayed[1]
 
@@ -352,20 +341,23 @@ class RangeDriver(Driver):
         self._plans = [*self._plans[-1:], plan]
         return plan
 
-    def _replanned(self, offset: Offset, upto: Offset, is_past: bool) -> Plan:
+    def _replanned(self, offset: Offset, upto: Offset) -> Plan:
         """A batch of the run before, from the write-ahead log."""
-        if not is_past:
-            self._watched.check_batch(offset, upto)
+        self._watched.check_batch(offset, upto)
         plan = replace(self._planner.plan(offset, upto), end=upto)
         self._plans = [*self._plans[-1:], plan]
         return plan
 
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
         """Makes the consumers; only ever once their names are in the write-ahead log."""
-        if self._seats.prepare(offset, resumed, self._infos, self._lost):
+        if self._seats.prepare(offset, resumed, self._infos, self._lost, self._holder.admit):
+            self._holder.sit()
             self._watched.forget_consumers()
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
+
+    def _name_query(self, offset: Offset) -> None:
+        self._name_log(offset.consumer, offset.query if self._options.standby else "")
 
     def _read_by(self, value: Mapping[str, Any]) -> Offset:
         """An offset with its layout: the options', where it is of version 1."""

@@ -5,13 +5,14 @@ Nobody reads by them: they are how the query exists on the server. What was comm
 late or not at all (Spark commits a batch only when it builds the next one), so nothing here carries
 a guarantee except that a restart settles what is left over. Per retention:
 
-* `limits`: nothing to settle. They are moved along with each batch, without waiting for it, so that
-  the lag the server shows is true.
+* `limits`: nothing to settle. They are moved along with each batch, so that the lag the server
+  shows is true, and a standby knows where to go on.
 * `interest`: a reset beyond the batch; what a reset skips counts as acknowledged.
 * `workqueue`: a reset skips without removing, so the committed range is purged by its filter.
   Exactly that range: such a stream is always read from its beginning.
 
-Others may edit, pause or delete them: `fetch.assumptions` says what that means.
+Others may edit, pause or delete them: `fetch.assumptions` says what that means. Who may settle says
+`holder`; a message that the driver was dealt together with its pin never moves a position (`pins`).
 """
 
 from __future__ import annotations
@@ -19,44 +20,88 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
 
+from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, OptionError
-from ..fetch.assumptions import Change, Made, changed_fields, consumer_changes, in_words
+from ..fetch.assumptions import Change, Made, consumer_changes
 from ..fetch.durable import Durable, consumer_config, create, refused
 from ..fetch.layout import Layout
 from ..fetch.owner import FILTER, Owner
 from ..sanitize import get_logger
 from .driver import PausedConsumers
+from .fitting import check_fits, position_of, updated
 from .offsets import Offset
 from .options import SourceOptions
-from .wakeups import WakeUps
+from .pins import Pins
 
 logger = get_logger(__name__)
+
+
+STANDBY_S: Final = 30.0
+"""`priorityTimeout` of a query with `standby`, unless the option says another."""
+
+_SERVERS_S: Final = 120.0
+"""That of the server, unless a consumer says another."""
+
+_EXISTS: Final = 10148
+"""err_code of JSConsumerAlreadyExists."""
 
 
 class Seats:
     """The consumers of all partitions of one query; several streams have none."""
 
-    def __init__(self, js: JetStream, options: SourceOptions, layout: Layout) -> None:
+    def __init__(
+        self, js: JetStream, options: SourceOptions, layout: Layout, has_reset: bool
+    ) -> None:
+        """
+        Args:
+            has_reset: whether the server has CONSUMER.RESET; without, they stay where they began.
+        """
         self.made: dict[int, Made] = {}
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
-        self.wakeups = WakeUps(options.connection, options.priority_group)
+        self.layout = layout
+        self.term_s = options.priority_timeout_s or (STANDBY_S if options.standby else _SERVERS_S)
+        """Seconds that the server keeps a pin for one that is silent."""
+        self.pins = Pins(options.connection, options.priority_group, self.term_s / 3)
+        self.me: Owner | None = None
+        """This run of the query, once an offset says whose checkpoint it has."""
+        self.prefix = ""
+        """Beginning of the consumers' names."""
+        self.is_prepared = False
+        """Whether they are there, and this run's."""
         self._js = js
         self._options = options
-        self._layout = layout
-        self._prepared = False
+        self._has_reset = has_reset
         self._settled: dict[int, int] = {}
         """By partition the sequence up to which this run has settled."""
-        self._prefix = ""
-        """Beginning of the consumers' names."""
         self._paused = PausedConsumers[int](options.connection.command)
+
+    @cached_property
+    def quick(self) -> JetStream:
+        """What proves and settles: its requests end before anybody else can have the seats."""
+        wait_s = min(self._options.connection.request_timeout_s, self.term_s / 3)
+        return JetStream(Client(replace(self._options.connection, request_timeout_s=wait_s)))
 
     def close(self) -> None:
         """Ends what listens."""
-        self.wakeups.close()
+        self.pins.close()
+        if "quick" in self.__dict__:
+            self.quick.client.close()
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether a stream keeps messages for one of them."""
+        return bool(self.made)
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Stream and name, by partition."""
+        return [(p.stream, f"{self.prefix}-{p.index}") for p in self.layout]
 
     def report(self, partition: int) -> dict[str, Any]:
         """A partition's consumer for the progress: until when it is paused."""
@@ -71,7 +116,7 @@ class Seats:
     def durables(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> Iterator[Durable]:
         """The consumers of the query that is at this offset."""
         options, owner = self._options, self.owner(offset.query)
-        for partition in self._layout:
+        for partition in self.layout:
             info = infos[partition.stream]
             yield Durable(
                 partition=partition.index,
@@ -81,7 +126,8 @@ class Seats:
                 group=options.priority_group,
                 retention=info.retention,
                 replicas=info.replicas,
-                priority_timeout_s=options.priority_timeout_s,
+                priority_timeout_s=options.priority_timeout_s
+                or (STANDBY_S if options.standby else None),
                 metadata=owner.metadata | {FILTER: partition.filter or ""},
             )
 
@@ -91,36 +137,9 @@ class Seats:
         name = options.query_name or ""
         return Owner(query, socket.gethostname(), os.getpid(), options.standby, name)
 
-    def check_last_reader(self, start: Offset, js: JetStream, was: bool) -> None:
-        """
-        Accepts that a query takes the lease: nobody else has read by the consumers without one.
-
-        Args:
-            js: the lease's connection, whose thread may ask.
-            was: whether there was a lease: who read under it noted there how far.
-
-        Raises:
-            OptionError: Another query has read by them, which is to go on first.
-        """
-        if self._layout.is_several:
-            return
-        names = [(p.stream, f"{start.consumer}-{p.index}") for p in start.layout or self._layout]
-        infos = js.consumer_infos(names)
-        for (stream, name), info in zip(names, infos, strict=True):
-            other = Owner.of(info.config) if info is not None else None
-            if other is None or (was and other.standby):
-                continue
-            if other.query not in ("", start.query):
-                inspected = self._options.connection.command("pyspark-jetstream inspect")
-                removed = self._options.connection.command(f"nats consumer rm {stream} {name}")
-                raise OptionError(
-                    "standby",
-                    f"consumer '{name}' is that of {other}, and no lease says how far that query"
-                    " has read. Start that query first, over its checkpoint and with standby=true;"
-                    f" start this one when {inspected} shows who reads. If that query is not to go"
-                    f" on, delete its consumers ({removed}): then this one goes on where its own"
-                    " checkpoint is, or begins at startingOffsets",
-                )
+    def name(self, offset: Offset) -> None:
+        """Notes whose checkpoint this is."""
+        self.prefix, self.me = offset.consumer, self.owner(offset.query)
 
     def prepare(
         self,
@@ -128,72 +147,133 @@ class Seats:
         resumed: bool,
         infos: Mapping[str, StreamInfo],
         lost: Callable[[str, int, str], None],
+        admit: Callable[[ConsumerInfo | None, str], bool],
     ) -> bool:
         """
         Once a run, when the offsets are safe: every consumer exists and stands at `start`, and
         what the run before committed but could not settle is settled.
 
+        Args:
+            admit: waits for a seat of another query; returns whether it did.
+
         Returns:
             Whether this was the time.
+
+        Raises:
+            OptionError: A consumer of that name is of another kind, or another query's.
+            ReadError: The server refuses to make one.
+        """
+        if self.is_prepared or self.layout.is_several:
+            return False
+        self.name(start)
+        while True:
+            first = self._js.consumer_infos(self.names[:1])[0]
+            if admit(first, start.query):
+                self._refuse_kept(start, infos)
+            if self.sit(start, infos, resumed, lost) is not None:
+                break
+        self.place(start, resumed, infos)
+        return True
+
+    def sit(
+        self,
+        start: Offset,
+        infos: Mapping[str, StreamInfo],
+        resumed: bool,
+        lost: Callable[[str, int, str], None],
+    ) -> list[int | None] | None:
+        """
+        Makes all seats, or those that are there this run's. The first one says whose they are: a
+        query that is new makes it last, one that takes them over takes it first.
+
+        Returns:
+            By partition where the seat stood, None of one that was missing; None if another query
+            has the first one by now.
 
         Raises:
             OptionError: A consumer of that name is of another kind.
             ReadError: The server refuses to make one.
         """
-        if self._prepared or self._layout.is_several:
-            return False
         durables = list(self.durables(start, infos))
-        found = self._js.consumer_infos([(each.stream, each.name) for each in durables])
+        found = self._js.consumer_infos(self.names)
         for durable, info in zip(durables, found, strict=True):
             if info is not None:
-                _check(durable, info)
-                self._check_owner(durable, info, start.query)
+                check_fits(durable, info)
             self._paused.note(
                 durable.partition, durable.stream, durable.partition, durable.name, info
             )
         self._know(start, resumed, dict(zip(durables, found, strict=True)), lost)
-        self._make(durables, found)
+        if found[0] is not None:
+            self._make(durables[:1], found[:1])
+        self._make(durables[1:], found[1:])
+        if found[0] is None:
+            try:
+                create(self._js, durables[0].stream, consumer_config(durables[0]), "create")
+            except ApiError as error:
+                if error.err_code == _EXISTS:
+                    return None
+                raise refused(durables[0].stream, 0, durables[0].name, error) from None
+        there = self._js.consumer_infos(self.names)
+        owner = Owner.of(there[0].config) if there[0] is not None else None
+        if owner is None or self.me is None or not owner.is_run(self.me):
+            return None
+        self.unpin(there)  # a pin of this query's outlives its client
+        return [
+            None if was is None or now is None else position_of(durable, now, infos[durable.stream])
+            for durable, was, now in zip(durables, found, there, strict=True)
+        ]
+
+    def place(self, start: Offset, resumed: bool, infos: Mapping[str, StreamInfo]) -> None:
+        """Puts this run's seats at `start`, settles what is before it, and pulls at them."""
+        durables = list(self.durables(start, infos))
         same = [d for d in durables if _is_of(start, d.partition, infos[d.stream])]
         at = {d.partition: start.sequences[d.partition] for d in same}
-        self._reset({d: at[d.partition] for d in same})
+        self._reset(self._js, {d: at[d.partition] for d in same})
         if resumed:
-            self._purge({d: at[d.partition] for d in same if d.retention == "workqueue"})
+            queues = {d: at[d.partition] for d in same if d.retention == "workqueue"}
+            self._purge(self._js, queues, start.streams)
         self._note_made(durables)
         self._settled = at
-        self._prepared = True
-        self.wakeups.begin([(each.stream, each.name) for each in durables])
-        return True
+        self.is_prepared = True
+        begins = {partition: sequence + 1 for partition, sequence in at.items()}
+        self.pins.begin(self.names, begins if self._has_reset else {})
 
-    def _check_owner(self, durable: Durable, info: ConsumerInfo, query: str) -> None:
+    def leave(self) -> None:
+        """They are another run's: nothing is pulled, moved or settled any more."""
+        self.is_prepared = False
+        self.pins.leave()
+
+    def unpin(self, infos: Collection[ConsumerInfo | None] = ()) -> None:
+        """Takes the pins of whoever has them: at these, or at all."""
+        wanted = zip(self.names, infos, strict=True) if infos else ((at, None) for at in self.names)
+        pinned = [at for at, info in wanted if not infos or (info is not None and info.pinned_id)]
+        self._js.unpins(pinned, self._options.priority_group)
+
+    def _refuse_kept(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
         """
-        Accepts a consumer that nobody has, or this query. Two would settle what the other has not
-        read; on a `limits` stream they would only show each other's position.
+        Accepts the seats of another query, which is silent: of a `limits` stream they only showed
+        its position.
 
         Raises:
-            OptionError: It is another query's, and a stream keeps messages for it.
+            OptionError: A stream keeps messages for them.
         """
-        other = Owner.of(info.config)
-        if other is None or other.query in ("", query) or self._options.standby:
-            return
-        if durable.retention == "limits":
-            logger.warning(
-                "stream=%s: the consumer '%s' was that of %s; from now on it shows the position of"
-                " this query",
-                durable.stream, durable.name, other,
-            )  # fmt: skip
-            return
-        removed = f"nats consumer rm {durable.stream} {durable.name}"
-        raise OptionError(
-            "consumer",
-            f"'{durable.name}' is that of {other}, which has another checkpoint: give this query"
-            " another consumer. If that query is not to go on, delete its consumers"
-            f" ({self._options.connection.command(removed)}); what only it had not read goes then",
-        )
+        for durable in self.durables(start, infos):
+            info = self._js.consumer_infos([(durable.stream, durable.name)])[0]
+            if info is None or durable.retention == "limits":
+                continue
+            removed = f"nats consumer rm {durable.stream} {durable.name}"
+            raise OptionError(
+                "consumer",
+                f"'{durable.name}' is that of {Owner.of(info.config)}, which has another"
+                " checkpoint: give this query another consumer. If that query is not to go on,"
+                f" delete its consumers ({self._options.connection.command(removed)}); what only"
+                " it had not read goes then",
+            )
 
     def _make(self, durables: list[Durable], found: list[ConsumerInfo | None]) -> None:
         """Makes those that are missing, and gives the others this run's owner and timeout."""
         wanted = [
-            (d.stream, consumer_config(d) if info is None else _updated(d, info))
+            (d.stream, consumer_config(d) if info is None else updated(d, info))
             for d, info in zip(durables, found, strict=True)
         ]
         try:
@@ -250,20 +330,18 @@ class Seats:
     def watched(self, all_: bool) -> dict[int, tuple[str, str]]:
         """
         By partition stream and name of the consumers that are looked at: those for which alone a
-        stream keeps messages, and those that are paused; or all of them.
+        stream keeps messages, those that are paused, and the one that says who holds the query; or
+        all of them.
         """
-        if not self._prefix or self._layout.is_several:
+        if not self.prefix or self.layout.is_several:
             return {}
-        every = range(len(self._layout))
-        at = every if all_ else self.made.keys() | self._paused.until.keys()
-        return {
-            p.index: (p.stream, f"{self._prefix}-{p.index}") for p in self._layout if p.index in at
-        }
+        at = {*self.made, *self._paused.until, *([0] if self._options.standby else [])}
+        return {p: name for p, name in enumerate(self.names) if all_ or p in at}
 
     def expect(self, start: Offset) -> None:
         """Notes what a checkpoint knows of consumers that streams keep messages for."""
-        if not self._prepared:
-            self.made, self._prefix = dict(start.consumers), start.consumer
+        if not self.is_prepared:
+            self.made, self.prefix = dict(start.consumers), start.consumer
 
     def changes(
         self,
@@ -280,6 +358,8 @@ class Seats:
             made = self.made.get(index) if durable.retention == "interest" else None
             changes[durable] = list(consumer_changes(consumer_config(durable), seen[index], made))
             self._paused.note(index, durable.stream, index, durable.name, seen[index])
+            if seen[index] is None and durable.retention != "interest":
+                self.is_prepared = False  # it is made anew where the query is
         return changes
 
     def forget(self, partition: int, info: ConsumerInfo | None) -> None:
@@ -289,7 +369,7 @@ class Seats:
         """
         self.made.pop(partition, None)
         if info is None:
-            self._prepared = False
+            self.is_prepared = False
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
@@ -298,7 +378,7 @@ class Seats:
         Settles what is at or before `end`, once. Of a stream that was made anew since, or taken
         back, nothing is settled: it holds other messages under these sequences.
         """
-        if not self._prepared:
+        if not self.is_prepared:
             return
         due = {
             durable: end.sequences[durable.partition]
@@ -306,78 +386,49 @@ class Seats:
             if _is_of(end, durable.partition, infos[durable.stream])
             and self._settled.get(durable.partition) != end.sequences[durable.partition]
         }
-        limits = {d.partition: at + 1 for d, at in due.items() if d.retention == "limits"}
-        if limits:
-            self.wakeups.move(limits)
-        self._purge({d: at for d, at in due.items() if d.retention == "workqueue"})
+        by = self.quick
+        limits = {d: at for d, at in due.items() if d.retention == "limits"}
+        if self._options.standby:
+            self._reset(by, limits)
+        elif self._has_reset:
+            self.pins.move({d.partition: at + 1 for d, at in limits.items()})
+        queues = {d: at for d, at in due.items() if d.retention == "workqueue"}
+        self._purge(by, queues, end.streams)
         interest = {d: at for d, at in due.items() if d.retention == "interest"}
         # A reset of a consumer that is gone is not answered at all.
-        there = self._js.consumer_infos([(d.stream, d.name) for d in interest])
-        self._reset({d: interest[d] for d, i in zip(interest, there, strict=True) if i is not None})
+        there = by.consumer_infos([(d.stream, d.name) for d in interest])
+        self._reset(by, {d: interest[d] for d, i in zip(interest, there, strict=True) if i})
         self._settled |= {durable.partition: at for durable, at in due.items()}
 
-    def _reset(self, to: Mapping[Durable, int]) -> None:
-        self._js.resets([(durable.stream, durable.name, at + 1) for durable, at in to.items()])
+    def _reset(self, by: JetStream, to: Mapping[Durable, int]) -> None:
+        if self._has_reset:
+            self.pins.moved({durable.partition: at + 1 for durable, at in to.items()})
+            by.resets([(durable.stream, durable.name, at + 1) for durable, at in to.items()])
 
-    def _purge(self, to: Mapping[Durable, int]) -> None:
+    @staticmethod
+    def _purge(by: JetStream, to: Mapping[Durable, int], created: Mapping[str, str]) -> None:
+        """
+        Removes what was committed from work queues, if they still are the streams it was read from.
+        One without a filter loses all, which is this query's alone if there is no other consumer.
+        """
+        if not to:
+            return
+        names = list(dict.fromkeys(durable.stream for durable in to))
+        now = dict(zip(names, by.stream_infos(names), strict=True))
         for durable, at in to.items():
-            self._js.purge(durable.stream, durable.filter, at + 1)
-
-    def remove(self, offset: Offset) -> None:
-        """Deletes the consumers of a query; those of others, and those that are gone, are left."""
-        of = [(p.stream, f"{offset.consumer}-{p.index}") for p in self._layout]
-        there = zip(of, self._js.consumer_infos(of), strict=True)
-        owners = {at: Owner.of(info.config) for at, info in there if info is not None}
-        ours = [at for at, owner in owners.items() if owner and owner.query == offset.query]
-        self._js.delete_consumers(ours)
+            info = now[durable.stream]
+            if info.created != created[info.name]:
+                continue
+            if durable.filter is None and info.consumers > 1:
+                raise OptionError(
+                    "stream",
+                    f"work queue '{info.name}' has {info.consumers} consumers, and this query reads"
+                    " all of it: give it the subjects that are its own (subject)",
+                )
+            by.purge(durable.stream, durable.filter, at + 1)
 
 
 def _is_of(offset: Offset, partition: int, info: StreamInfo) -> bool:
     """Whether the stream still holds, under the offset's sequences, what was read there."""
     same = info.created == offset.streams[info.name]
     return same and offset.sequences[partition] <= info.last_seq
-
-
-def _check(durable: Durable, info: ConsumerInfo) -> None:
-    """
-    Refuses a consumer that is there already and is not one of a query, or of another kind.
-
-    Raises:
-        OptionError: What it has, and what this query needs.
-    """
-    for key, has, needs in changed_fields(consumer_config(durable), info.config):
-        raise OptionError(
-            "consumer",
-            f"stream '{durable.stream}' has a consumer '{durable.name}' with {in_words(key, has)}"
-            f" where this query needs {in_words(key, needs)}; {_way_out(durable, key)}",
-        )
-
-
-def _way_out(durable: Durable, key: str) -> str:
-    """Remedy for a consumer that does not fit, which costs nobody a message."""
-    if durable.retention == "limits":
-        return (
-            "choose another prefix, or delete it if no other program reads by it: this query's"
-            " positions are in its checkpoint"
-        )
-    kept = (
-        f"do not delete it, for what it has not read the stream (retention {durable.retention}) may"
-        " keep for it alone"
-    )
-    if key == "ack_policy":
-        return (
-            f"{kept}: set back the stream's retention, which was another one when the consumer was"
-            " made; or begin anew under another prefix, with a new checkpointLocation and"
-            " startingOffsets=earliest, which reads all that the stream still holds, and delete"
-            " this one afterwards"
-        )
-    return f"{kept}; choose another prefix"
-
-
-def _updated(durable: Durable, info: ConsumerInfo) -> dict[str, Any]:
-    """The configuration that is there, with the owner and the timeout of this run."""
-    wanted = consumer_config(durable)
-    mine = {"metadata": (info.config.get("metadata") or {}) | wanted["metadata"]}
-    if "priority_timeout" in wanted:
-        mine["priority_timeout"] = wanted["priority_timeout"]
-    return info.config | mine

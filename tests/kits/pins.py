@@ -103,6 +103,10 @@ class Query:
     def progress(self, partition=0) -> dict:
         return json.loads(json.dumps(self.reader.reportLatestOffset()))[str(partition)]
 
+    def standby(self) -> dict:
+        """Who reads, as the progress says it."""
+        return json.loads(json.dumps(self.reader.reportLatestOffset()))["standby"]
+
     def stop(self) -> None:
         self.reader.stop()
 
@@ -156,6 +160,9 @@ class QueryProcess:
 
     def progress(self, partition=0) -> dict:
         return self._call("progress", partition)
+
+    def standby(self) -> dict:
+        return self._call("standby")
 
     def kill(self) -> None:
         """Nothing is given back, nothing is renewed."""

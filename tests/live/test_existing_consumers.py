@@ -9,6 +9,7 @@ import pytest
 from pyspark_jetstream.errors import OptionError
 
 from ..kits.pins import Query
+from ..kits.shared import eventually
 
 
 @pytest.fixture
@@ -96,20 +97,27 @@ def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
 def test_a_consumer_of_another_query(js, new_stream, publish, query, caplog, retention):
     """
-    Where a stream keeps messages for it the second query is refused by the name of the first, which
-    goes on; on a `limits` stream the consumer only shows a position, and a warning says whose.
+    While the first query reads, the second is refused by its name, which goes on. When it is gone,
+    the consumer of a `limits` stream, which only showed its position, is the second one's; where a
+    stream keeps messages for it, that is for somebody to say.
     """
     stream = new_stream(retention=retention)
-    one = query(stream=stream, consumer="c", queryName="first")
+    of = {"stream": stream, "consumer": "c", "priorityTimeout": "6s"}
+    one = query(**of, queryName="first")
     one.batch()
     publish([(f"{stream}.a", b"x")] * 3)
-    two = query(stream=stream, consumer="c")
+    named = rf"'c-0' is that of query {one.at['query']} 'first'"
+    with pytest.raises(OptionError, match=f"{named} .*, which reads"):
+        query(**of).batch()
+    read = eventually(one.batch)
+    one.stop()
+    two = query(**of)
     if retention == "limits":
         two.batch()
         assert two.sequences == [1, 2, 3]
         assert "was that of query" in caplog.text and "'first'" in caplog.text
     else:
-        with pytest.raises(OptionError, match=rf"'c-0' is that of query {one.at['query']} 'first'"):
+        with pytest.raises(OptionError, match=f"{named} .*, which has another checkpoint"):
             two.batch()
 
-    assert one.batch() == [1, 2, 3]
+    assert read == [1, 2, 3]

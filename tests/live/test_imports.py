@@ -47,7 +47,7 @@ def test_what_a_streaming_read_imports(given):
     Neither the plan, nor the source process, nor a task on a plain connection imports nats-py,
     asyncio or ssl; none of them loads anything of writes or of batch reads. The plan, which only
     pickles a reader, loads nothing that asks the server. The source process loads neither what
-    reads messages, nor what metrics, a standby, a shared consumer or another layout need. A task
+    reads messages, nor what metrics, a shared consumer or another layout need. A task
     loads nothing that plans, though Spark sends it the data source and the reader.
     """
     schema, plan, source, task = imported(
@@ -62,7 +62,7 @@ def test_what_a_streaming_read_imports(given):
         assert not {"read", "mapping", "publish", "arrays"} & modules
     assert of("readstream", plan) == {"options", "reader"}
     assert of("fetch", plan) == {"options"} and of("client", plan) == {"options"}
-    unused = {"counts", "reporting", "lease", "standby", "copies", "shared"}
+    unused = {"counts", "reporting", "copies", "shared"}
     assert not unused & of("readstream", source)
     assert not {"directget", "gets", "pulling", "decoding"} & of("fetch", source)
     assert {"tasks.rows", "tasks.shape", "tasks.ranges"} & (source | plan) == {

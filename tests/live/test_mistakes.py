@@ -250,10 +250,6 @@ MISTAKES = {
         lambda at: write(data(), **at.as_("clerk", subject="S.a", exactlyOnce="true"), **AT_ONCE),
         "LedgerError", "$JS.API.STREAM.INFO.KV_SPARK_LEDGER", "or set exactlyOnce=false",
     ),
-    "no lease": Mistake(
-        lambda at: stream(**at.as_("clerk", stream="S", standby="true", consumer="c"), **SOON),
-        "OptionError", "$JS.API.STREAM.INFO.KV_SPARK_STANDBY", "run `nats kv add SPARK_STANDBY --",
-    ),
     # ── JetStream ──
     "JetStream off for a read": Mistake(
         lambda at: read(**at.as_("zoe", stream="S"), **BRIEFLY),
@@ -465,8 +461,8 @@ MISTAKES = {
         "OptionError", "there is one way to publish", "leave it out",
     ),
     # ── old servers ──
-    "too old to stream": Mistake(
-        lambda at: stream(**at.on("2.13", stream="S"), **SOON),
+    "too old to stand by": Mistake(
+        lambda at: stream(**at.on("2.13", stream="S", standby="true", consumer="c"), **SOON),
         "UnsupportedServerError", "needs nats-server 2.14 or newer, this one is 2.13.0", "upgrade",
     ),
     "too old to read": Mistake(

@@ -210,7 +210,7 @@ def test_an_option_that_the_checkpoint_overrides(place, reading, query):
     """
     A query that has run without the option `consumer` goes on with the name in its checkpoint; that
     another one is given is an error with the name to give. (A standby that was added with another
-    name would share neither consumers nor lease with it.)
+    name would not share its consumers.)
     """
     of = place()
     reader = reading(of)

@@ -44,9 +44,9 @@ def test_a_message_wakes_an_idle_driver(nats_server, new_stream, publish, monkey
     name = new_stream(retention=retention)
     query = Query(nats_server, stream=name)
     query.batch()
-    wakeups = query.reader.driver._seats.wakeups
+    pins = query.reader.driver._seats.pins
     for _ in range(3):
-        eventually(lambda: not query.batch() and wakeups.hears)
+        eventually(lambda: not query.batch() and pins.hears)
         with monkeypatch.context() as patched:
             patched.setattr(rangedriver, "_LOOK_EVERY_S", 60.0)
             patched.setattr(rangedriver, "_LOOK_SELDOM_S", 60.0)

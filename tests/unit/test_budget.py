@@ -14,7 +14,6 @@ LONGER = {
     "fetch.directcalls": 560,
     "fetch.gets": 500,
     "fetch.survey": 645,
-    "readstream.lease": 480,
     "readstream.rangedriver": 515,
     "values": 590,
 }

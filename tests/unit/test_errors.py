@@ -77,8 +77,8 @@ CASES = [
     ),
     (
         errors.QueryFencedError("c", "query q took over"),
-        "standby of consumer 'c': query q took over; start this query again, and it waits for that"
-        " one",
+        "consumer 'c': query q took over. If both are to run, give each a consumer of its own, or"
+        " standby=true: then this one waits",
     ),
     (errors.OffsetError("no offset"), "no offset"),
     (

@@ -7,7 +7,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client, Reply
 from pyspark_jetstream.client.info import StoredMessage
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import LedgerError, OffsetError, ProtocolError
+from pyspark_jetstream.errors import LedgerError, ProtocolError
 from pyspark_jetstream.foreign import (
     base64_bytes,
     each,
@@ -23,7 +23,6 @@ from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.throttling import throttleprotocol
 from pyspark_jetstream.publish.lanes.answers import classify
 from pyspark_jetstream.publish.metrics import MetricsReport
-from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.write.exactlyonce.records import committed_of
 
 from ..kits.options import connection_of
@@ -102,13 +101,12 @@ def answered(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("read", "error"),
     [
-        (LeaseRecord.from_bytes, OffsetError),
         (MetricsReport.decode, ValueError),
         (throttleprotocol.understand, ValueError),
         (answered, ProtocolError),
         (lambda data: committed_of(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
     ],
-    ids=["lease", "report", "command", "answer", "ledger"],
+    ids=["report", "command", "answer", "ledger"],
 )
 @pytest.mark.parametrize("data", [DEEP, b'{"owner": %s}' % DEEP, b"[]", b"7"])
 def test_who_reads_it_says_what_it_is_not(read, error, data):

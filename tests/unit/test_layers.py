@@ -74,7 +74,7 @@ PURE = {
     "options",
     "read.narrowing", "read.options",
     "readstream.offsets", "readstream.options",
-    "readstream.standby", "readstream.shared.claims",
+    "readstream.shared.claims",
     "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
     "write.rows",
 }  # fmt: skip

@@ -464,9 +464,7 @@ REFUSED = [
     ("stream", PATTERN | {"priorityPolicy": "pinned_client", "consumer": "c"},
      "priorityPolicy: belongs to consumers, and streamPattern=tenant-* reads without"),
     ("stream", PATTERN | {"consumer": "c"}, "consumer: reads without"),
-    ("stream", PATTERN | {"standby": "true"}, "standby: needs option 'consumer'"),
-    ("stream", PATTERN | {"standby": "true", "consumer": "c", "priorityGroup": "g"},
-     "priorityGroup: without"),
+    ("stream", PATTERN | {"standby": "true", "consumer": "c"}, "standby: reads without"),
     # ── reads of which Spark does not say the kind ──
     ("load", {}, "stream: required"),
     ("load", {"strem": "S"}, "strem: did you mean 'stream'?"),

@@ -10,7 +10,6 @@ import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.readstream.standby import BUCKET as STANDBY
 from pyspark_jetstream.subjects import reserved
 from pyspark_jetstream.write.columns import check_schema
 from pyspark_jetstream.write.exactlyonce.ledger import BUCKET as LEDGER
@@ -55,7 +54,6 @@ _NOT_UTF8 = (
         (batch(1, subject=pa.array(["spark.jetstream.throttle"])), "row 0 .* a command, an answer"),
         (batch(1, subject=pa.array(["spark.jetstream.throttle.7"])), "row 0 .* a command"),
         (batch(2, subject=pa.array(["a", f"$KV.{LEDGER}.q.committed"])), "row 1 .* a record of"),
-        (batch(1, subject=pa.array([f"$KV.{STANDBY}.S.c"])), "a record of queries"),
         (batch(1, msg_id=pa.array(["a\nb"])), "row 0 of partition 5: msg_id .* line break"),
         (batch(2, msg_id=pa.array(["", " a"])), "row 1 of partition 5: msg_id .* outer blanks"),
         (
