@@ -28,7 +28,7 @@ from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
 from .patience import Patience
-from .peer import Presence, is_early, received, send_all, unsent
+from .peer import Presence, is_early, received, send_all, unsent, was_refused
 from .permissions import Permissions
 from .versions import Version, parse
 from .wire import INBOX, new_inbox
@@ -54,6 +54,9 @@ _NO_ANSWER: Final = "is JetStream up, and may this user publish there?"
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
 _RECENT_S: Final = 1.0
+_LOGINS: Final = 4
+"""Tries to log in where each is refused."""
+
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 """The first pause between tries to connect, and the longest."""
@@ -453,7 +456,7 @@ class Client:
             ProtocolError: The replies have more than `max_bytes`.
             RequestTimeoutError: A reply is missing after `requestTimeout`, reconnects included.
             NotConnectedError: No server could be reached in that time.
-            AuthenticationError: A login was refused, twice.
+            AuthenticationError: A login was refused, four times in a row.
         """
         attempt_s = _ATTEMPT_S
 
@@ -540,8 +543,9 @@ class Client:
                 self.drop()
                 waits = early if self.unreached else patience
                 # A server that takes its configuration anew refuses every login for a moment.
-                refusals += not error.retryable
-                if refusals > 1 or waits.over:
+                refusals += was_refused(error)
+                goes_on = error.retryable or (was_refused(error) and refusals < _LOGINS)
+                if waits.over or not goes_on:
                     raise
                 late = not told and early.over
                 logger.log(

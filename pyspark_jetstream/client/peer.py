@@ -71,6 +71,11 @@ def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None
     return None
 
 
+def was_refused(error: NotConnectedError) -> bool:
+    """Whether the server refused the login; what is wrong on our side names its remedy."""
+    return isinstance(error, AuthenticationError) and not error.remedy
+
+
 def unreached(options: ConnectionOptions, failures: Mapping[str, Exception]) -> NotConnectedError:
     """The error when no server was entered; `failures` has what came of each, by name."""
     words = {name: str(error) or type(error).__name__ for name, error in failures.items()}

@@ -68,6 +68,7 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "create_consumers": lambda js: js.create_consumers([("S", {"durable_name": "c"})]),
     "pause": lambda js: js.pause("S", "pinned", None),
     "unpin": lambda js: js.unpin("S", "pinned", "spark"),
+    "unpins": lambda js: js.unpins([("S", "pinned")], "spark"),
     "reset": lambda js: js.reset("S", "pinned", 2),
     "resets": lambda js: js.resets([("S", "pinned", 3)]),
     "delete_consumers": lambda js: js.delete_consumers([("S", "c"), ("S", "none")]),

@@ -53,8 +53,8 @@ def a_server(what, home, certificates, monkeypatch):
     (home / "spark.key").write_bytes((certificates / "client.key").read_bytes())
     for name, value in (
         ("SPARK_PASSWORD", SECRET),
-        ("NATS_TOKEN", SECRET),
-        ("NATS_CREDS", mode.creds),
+        ("SPARK_TOKEN", SECRET),
+        ("SPARK_CREDS", mode.creds),
     ):
         monkeypatch.setenv(name, value)
     match what:

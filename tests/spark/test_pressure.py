@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_an_operator_pauses_a_write(spark, nats_server, js, new_stream):
     frame = spark.range(0, 40_000, numPartitions=2).selectExpr(
         f"concat('{name}.', if(id % 2 = 0, 'a', 'b')) as subject", "cast(id as string) as data"
     )
-    pause = ("pause", "--subject", f"{name}.a", "--for", "1h", "--receipt-wait", "400ms")
+    pause = ("pause", "--subject", f"{name}.a", "--for", "1h", "--receipt-wait", "400ms", "--json")
     ended = threading.Event()
 
     def lift():
@@ -118,7 +119,8 @@ def test_an_operator_pauses_a_write(spark, nats_server, js, new_stream):
 
     assert "nobody so far" in begun
     assert program.returncode in (0, SILENT), said
-    assert ": acknowledged" in said
+    told, _ = json.JSONDecoder().raw_decode(said, said.index("{"))
+    assert "acknowledged" in [each["state"] for each in told["producers"]]
     assert sorted(a + b) == list(range(40_000))
     # Two tasks write half of the numbers each, in order.
     for rows in (a, b):

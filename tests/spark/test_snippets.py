@@ -184,7 +184,7 @@ def _python(snippet: Snippet, text: str, known: dict[str, Any], place: Path) -> 
         exec(compile(code, str(snippet), "exec"), known)
     made = [value for value in known.values() if id(value) not in before and _is_table(value)]
     if made and not ACTS.search(text) and not snippet.hidden:
-        _read(made[-1])
+        _read(made[-1], 'standby="true"' in text)
     return printed.getvalue()
 
 
@@ -194,9 +194,14 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, DataFrame)
 
 
-def _read(table: Any) -> None:
+def _read(table: Any, waits: bool) -> None:
     if not table.isStreaming:
         table.write.format("noop").mode("overwrite").save()
         return
-    query = table.writeStream.format("noop").trigger(availableNow=True).start()
-    query.awaitTermination()
+    written = table.writeStream.format("noop")
+    if not waits:
+        written.trigger(availableNow=True).start().awaitTermination()
+        return
+    query = written.start()  # a standby never ends by itself
+    query.processAllAvailable()
+    query.stop()
