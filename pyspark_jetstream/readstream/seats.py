@@ -228,15 +228,16 @@ class Seats:
         durables = list(self.durables(start, infos))
         same = [d for d in durables if _is_of(start, d.partition, infos[d.stream])]
         at = {d.partition: start.sequences[d.partition] for d in same}
-        self._reset(self._js, {d: at[d.partition] for d in same})
-        if resumed:
-            queues = {d: at[d.partition] for d in same if d.retention == "workqueue"}
-            self._purge(self._js, queues, start.streams)
+        # A server that came back has forgotten them: nobody answers, and no batch waits for it.
+        moved = {d.partition for d in same if d.retention == "limits" and not self._options.standby}
+        self._reset(self._js, {d: at[d.partition] for d in same if d.partition not in moved})
+        queues = {d: at[d.partition] for d in same if resumed and d.retention == "workqueue"}
+        self._purge(self._js, queues, start.streams)
         self._note_made(durables)
-        self._settled = at
-        self.is_prepared = True
-        begins = {partition: sequence + 1 for partition, sequence in at.items()}
-        self.pins.begin(self.names, begins if self._has_reset else {})
+        self._settled, self.is_prepared = at, True
+        begins = {p: sequence + 1 for p, sequence in at.items()} if self._has_reset else {}
+        self.pins.begin(self.names, begins)
+        self.pins.move({p: sequence for p, sequence in begins.items() if p in moved})
 
     def leave(self) -> None:
         """They are another run's: nothing is pulled, moved or settled any more."""

@@ -150,7 +150,7 @@ class DevServer:
         if self.running:
             return self
         try:
-            self._launch()
+            self._launch_again()
         except BaseException:
             self.kill()
             self.close()
@@ -177,13 +177,17 @@ class DevServer:
     def restart(self) -> None:
         """Stops it, unless it is down already, and starts it on the same port and store."""
         self.stop()
+        self._launch_again()
+
+    def _launch_again(self) -> None:
         deadline = time.monotonic() + _START_S
         while not self.running:
             try:
                 self._launch()
             except ServerStartError as problem:
                 # Somebody's outgoing connection may have borrowed our port meanwhile.
-                if "address already in use" not in problem.log or time.monotonic() > deadline:
+                borrowed = self.port and "address already in use" in problem.log
+                if not borrowed or time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
 
