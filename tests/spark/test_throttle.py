@@ -87,6 +87,7 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
     # 3: on a busy machine a task may once take longer to answer than the program waits.
     assert status in (0, 3), (first, out, err)
     assert Counter(subjects[begun : ended - 1]) == {b: ended - 1 - begun}
+    assert "so far: a writer that begins is told" in first
     assert "acknowledged" in out
     for each in (a, b):
         rows = [int(data) for subject, data in found if subject == each]

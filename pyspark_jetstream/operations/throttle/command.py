@@ -141,7 +141,7 @@ def pause(
         --reason BrokerProduceQuotaExceeded
     """
     with client_of(connection) as client:
-        Controller(client, pauses, _alone(pauses), Stop()).pause(subject, Reason[reason], for_s)
+        Controller(client, pauses, _at_first(pauses), Stop()).pause(subject, Reason[reason], for_s)
     _show_told(pauses, _members(pauses), as_json)
     return _verdict(pauses)
 
@@ -161,7 +161,7 @@ def lift(
     pyspark-jetstream throttle lift --subject 'orders.*'
     """
     with client_of(connection) as client:
-        controller = Controller(client, pauses, _alone(pauses), Stop())
+        controller = Controller(client, pauses, _at_first(pauses), Stop())
         controller.discover(wait, patient=True)
         controller.lift([subject], QUOTAS if reason is None else [Reason[reason]])
         told = _members(pauses)
@@ -257,13 +257,13 @@ def _show_told(pauses: Pauses, members: list[dict[str, Any]], as_json: bool) -> 
         show(f"{pauses.ended:,} more have ended meanwhile")
 
 
-def _alone(pauses: Pauses) -> Callable[[], None]:
-    """Says on standard error, once, that there are no writers yet."""
+def _at_first(pauses: Pauses) -> Callable[[], None]:
+    """Says on standard error, once, how many writers there are at first."""
     said: list[str] = []
 
     def say() -> None:
-        if pauses.nobody and not pauses.told and not said:
-            said.append("nobody so far: a writer that begins is told")
+        if (pauses.nobody or pauses.members) and not said:
+            said.append(f"{len(pauses.members) or 'nobody'} so far: a writer that begins is told")
             warn(said)
 
     return say
