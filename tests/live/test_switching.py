@@ -207,7 +207,7 @@ def test_what_cannot_be_switched(
     reads.die()
     says = [(runs, capsys.readouterr().err)]
     other = reads.planned[0] | {"streams": {"T": "t"}, "layout": {"places": [["T"]]}}
-    missing = [word.replace("S3", "S9") for word in words]
+    missing = [word.replace("S3-", "S9-") for word in words]
     undone = main(program(switch, path, words, "--undo"))
     says.append((undone, capsys.readouterr().err))
     cases = [(path, missing), (write_checkpoint(tmp_path / "d", [[other]], committed=0), words),
