@@ -96,7 +96,7 @@ class PointRead(DirectRead):
     point: Point = field(kw_only=True)
 
     def rows(self, client: Client, info: StreamInfo) -> Rows:
-        """The rows; then what is lost."""
+        """The rows; then what is lost. Each way below has its own."""
         raise NotImplementedError
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:

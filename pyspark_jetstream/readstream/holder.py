@@ -165,7 +165,11 @@ class Holder:
         tries = Patience(_TRY_S, pause_s=_TRY_PAUSE_S)
         while True:
             now = time.monotonic()
-            self.see(self._seats.quick.consumer_infos([(stream, name)])[0], now)
+            try:
+                self.see(self._seats.quick.consumer_infos([(stream, name)])[0], now)
+            except JetStreamError as error:
+                if not error.retryable:  # else the next look waits for the server
+                    raise
             if self._proved == now:
                 return True
             if tries.over:

@@ -121,9 +121,6 @@ class Pins:
         self._bell: _Bell | None = None
         self._thread: threading.Thread | None = None
 
-    def __repr__(self) -> str:
-        return f"<Pins of {len(self._seats)} seats, {len(self._open)} pulls open>"
-
     def begin(self, seats: Sequence[tuple[str, str]], at: Mapping[int, int]) -> None:
         """
         Pulls at these seats, which are there, and where nobody is pinned.
@@ -197,8 +194,7 @@ class Pins:
     def hears(self) -> bool:
         """Whether a pull is open at each partition, as far as is known."""
         with self._changed:
-            now = time.monotonic()
-            there = {pull.partition for pull in self._open.values() if pull.until > now}
+            there = {p.partition for p in self._open.values() if p.until > time.monotonic()}
             return len(there) == len(self._seats) > 0
 
     def is_fresh(self, partition: int, since: float) -> bool:
@@ -238,11 +234,10 @@ class Pins:
         while not self._stopped.is_set():
             try:
                 self._listen(client.connection, bell)
-            except PermissionsError as error:
-                logger.info("the driver is not told when messages come: %s", error)
-                self.denied = error
             except JetStreamError as error:
                 logger.info("the driver hears nothing for a moment: %s", error)
+                if isinstance(error, PermissionsError):
+                    self.denied = error
                 client.drop()
                 self._stopped.wait(_PAUSE_S)
         client.close()
