@@ -91,9 +91,14 @@ spark: $(INSTALLED)  ## Run the tests that need Spark
 budget: $(INSTALLED)  ## Print what the project weighs, and what it may
 	$(BIN)/python -m tests.kits.budget
 
+.PHONY: mutants
+mutants: $(INSTALLED)  ## Say which tests kill a sample of mutants (ARGS="--count 200 mapping outbox")
+	nice $(BIN)/python -m tests.kits.mutants $(ARGS)
+
 .PHONY: fuzz
-fuzz: $(INSTALLED)  ## Run the decoders against the slow reference (ARGS="--frames 1e7 --seed 7")
-	$(BIN)/python -m tests.fuzz $(ARGS)
+fuzz: export FUZZ_EXAMPLES ?= 50000
+fuzz: $(INSTALLED)  ## Run the decoders against the slow reference, for long (FUZZ_EXAMPLES=50000 of a kind)
+	$(BIN)/python -m pytest tests/unit/test_fuzz.py $(ARGS)
 
 .PHONY: demo
 demo: $(INSTALLED)  ## Run the demo: server, source and sink on this machine
@@ -159,6 +164,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
 	rm -rf $(VENV) $(LOWEST) $(EXAMPLES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl fuzz-cases
+	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
