@@ -1,10 +1,9 @@
 """
-A fuzzer of the decoders: what the package makes of a server's bytes, against a slow reference; and
-of the lanes, whose states answers move.
+Hostile bytes for the decoders, and for the lanes, whose states answers move; and a slow reference
+that says what the package must make of them.
 
-`python -m tests.fuzz` (or `make fuzz`) runs it; docs/security.md says what it found. Streams are
-made in bulk, of pools of frames: a library for properties would shrink better, and make them far
-more slowly; what is shrunk here is bytes alone.
+`tests/unit/test_fuzz.py` runs each kind by hypothesis, which also makes a case small that fails.
+docs/security.md says what was found.
 """
 
 from __future__ import annotations
@@ -21,4 +20,4 @@ KINDS: Final[dict[str, Any]] = {
     "lanes": conversing,
     "api": asking,
 }
-"""Each with a `Pool` of frames, `sound` and `broken` streams of them, and `check`."""
+"""Each draws a `case`, and can `check` it against the reference."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -31,7 +30,7 @@ from pyspark_jetstream.outbox.targets import Target
 
 from ..kits.options import connection_of
 from ..kits.replicas import create
-from .cases import TYPED, Case, Fault, Sound
+from .cases import TYPED, Case, Fault
 from .mutations import mutated
 
 ANSWERS: Final = Path(__file__).parent / "answers.json"
@@ -153,47 +152,28 @@ def check(case: Case) -> int:
     return 1
 
 
-class Pool:
-    """Real answers; each is a place in what was recorded."""
-
-    def __init__(self, rng: random.Random, wild: bool) -> None:
-        self.places = [
-            (call, turn, at, reply)
-            for call, turns in _RECORDED.items()
-            for turn, replies in enumerate(turns)
-            for at, reply in enumerate(replies)
-        ]
-
-
-def _case(place: tuple[str, int, int, Reply], stream: bytes, headers: bool = False) -> Case:
-    call, turn, at, _ = place
-    return Case("api", stream, 0, {"call": call, "turn": turn, "at": at, "headers": headers})
-
-
-def _sound(case: Case) -> None:
-    _use(CALLS[case.flags["call"]](JetStream(Asked(_replies(case)))))  # type: ignore[arg-type]
-
-
-def sound(rng: random.Random, pool: Pool) -> Iterator[Sound]:
-    """Every answer as it came: a value, and no error."""
-    for place in pool.places:
-        case = _case(place, place[3].data)
-        yield Sound(case, 1, partial(_sound, case))
-
-
-def broken(rng: random.Random, pool: Pool) -> Case:
-    """One answer with faults in its JSON, its bytes or its header block."""
-    place = rng.choice(pool.places)
-    reply = place[3]
+def case(rng: random.Random) -> Case:
+    """An answer as it came, or with faults in its JSON, its bytes or its header block."""
+    call = rng.choice(list(_RECORDED))
+    turn = rng.randrange(len(_RECORDED[call]))
+    at = rng.randrange(len(_RECORDED[call][turn]))
+    reply = _RECORDED[call][turn][at]
+    place = {"call": call, "turn": turn, "at": at, "headers": bool(reply.headers)}
     if reply.headers:
-        return _case(place, mutated(rng, [reply.headers]), headers=True)
+        return Case("api", mutated(rng, [reply.headers]), 0, place)
     if not reply.data or rng.random() < 0.2:
-        return _case(place, mutated(rng, [reply.data or b"{}"]))
+        return Case("api", mutated(rng, [reply.data or b"{}"]), 0, place)
     answer = json.loads(reply.data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         answer = _wrong(rng, answer)
     text = json.dumps(answer, ensure_ascii=rng.random() < 0.5)
-    return _case(place, text.encode("utf-8", "replace"))
+    return Case("api", text.encode("utf-8", "replace"), 0, place)
+
+
+def check_recorded() -> None:
+    """Every answer as it came is a value, and no error."""
+    for call, turns in _RECORDED.items():
+        _use(CALLS[call](JetStream(Asked(turns))))  # type: ignore[arg-type]
 
 
 _INSTEAD: Final[tuple[Any, ...]] = (

@@ -14,7 +14,6 @@ from ..kits.messages import ODD, SOUND
 SID: Final = 7
 INBOX: Final = b"_INBOX.abc"
 PIN: Final = b"cNbDmxzpQ1J7Kn1Q2DBvFH"
-OTHER_PIN: Final = b"ZZbDmxzpQ1J7Kn1Q2DBvFH"
 STREAM: Final = b"S"
 EMPTY: Final = b"NATS/1.0\r\n\r\n"
 SHAPES: Final = (

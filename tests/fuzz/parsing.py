@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from functools import partial
+from functools import cache
 from typing import Any
 
 from pyspark_jetstream.client import blocks, wire
@@ -12,7 +11,7 @@ from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.decoding import markers, rows
 
 from . import reference
-from .cases import Case, Fault, Sound, same
+from .cases import Case, Fault, same
 from .feed import counted
 from .material import BETWEEN, INBOX, SHAPES, STATUSES, ack_frame, delivered, msg, payload, run
 from .mutations import mutated
@@ -26,7 +25,10 @@ def _shape(frame: reference.Frame) -> tuple[Any, ...]:
     return frame.subject, frame.sid, frame.reply, frame.headers, frame.data
 
 
-def _run(case: Case, expected: list[tuple[Any, ...]], at: int, why: str) -> None:
+def check(case: Case) -> int:
+    """Against the reference; how many frames that is."""
+    whole = reference.read(case.stream)
+    expected = list(map(_shape, whole.frames))
     found: list[tuple[Any, ...]] = []
     buffer, base, pos, ended, pieces = b"", 0, 0, "", 0
     chunks = case.chunks()
@@ -58,19 +60,13 @@ def _run(case: Case, expected: list[tuple[Any, ...]], at: int, why: str) -> None
             buffer, pos = b"".join(came), 0
             if not more:
                 ended = "incomplete" if buffer else "end"
-    same("why it ends", ended, why)
-    same("where it ends", base + pos, at)
+    same("why it ends", ended, whole.why)
+    same("where it ends", base + pos, whole.at)
     if found != expected:
         same("how many frames", len(found), len(expected))
         for place, (one, other) in enumerate(zip(found, expected, strict=True)):
             same(f"frame {place}", one, other)
     work.check(len(case.stream), len(expected), pieces)
-
-
-def check(case: Case) -> int:
-    """Against the reference; how many frames that is."""
-    whole = reference.read(case.stream)
-    _run(case, list(map(_shape, whole.frames)), whole.at, whole.why)
     for frame in whole.frames:
         if frame.headers:
             check_block(frame.headers)
@@ -90,39 +86,22 @@ def check_block(block: bytes) -> None:
     same("operation", markers.operation(headers), reference.operation(stored.headers))
 
 
-class Pool:
-    """Frames of all kinds, each read once by the reference."""
-
-    def __init__(self, rng: random.Random, wild: bool, size: int = 512) -> None:
-        shape = rng.choice(SHAPES)
-        frames = [delivered(rng, wild, shape, number) for number in range(size // 2)]
-        frames += [ack_frame(rng, True, number) for number in range(size // 8)]
-        frames += run(rng, True, 1, size // 8, 0)[0]
-        while len(frames) < size:
-            noise = rng.choice((*BETWEEN, *STATUSES))
-            plain = msg(rng.choice((b"a", INBOX)), rng.choice((b"", b"r")), payload(rng, True))
-            frames.append(rng.choice((noise, plain)))
-        self.frames = frames
-        self.shapes = []
-        for frame in frames:
-            whole = reference.read(frame)
-            assert whole.why == "end", frame
-            self.shapes.append(_shape(whole.frames[0]))
+@cache
+def _pool(number: int) -> list[bytes]:
+    """Frames of all kinds."""
+    rng, shape = random.Random(number), SHAPES[number % len(SHAPES)]
+    frames = [delivered(rng, number % 2 == 1, shape, each) for each in range(256)]
+    frames += [ack_frame(rng, True, each) for each in range(64)]
+    frames += run(rng, True, 1, 64, 0)[0]
+    for _ in range(64):
+        frames.append(rng.choice((*BETWEEN, *STATUSES)))
+        subject = rng.choice((b"a", INBOX))
+        frames.append(msg(subject, rng.choice((b"", b"r")), payload(rng, True)))
+    return frames
 
 
-def sound(rng: random.Random, pool: Pool) -> Iterator[Sound]:
-    """A long sound stream of the pool's frames, in some ways; and each of its header blocks."""
-    every = Case("frames", b"".join(rng.sample(pool.frames, 100)))
-    yield Sound(every, 100, partial(check, every))
-    picked = rng.choices(range(len(pool.frames)), k=rng.choice((100, 2000, 5000)))
-    stream = b"".join([pool.frames[place] for place in picked])
-    expected = [pool.shapes[place] for place in picked]
-    for _ in range(3):
-        case = Case("frames", stream, rng.randrange(1, 1 << 32))
-        yield Sound(case, len(picked), partial(_run, case, expected, len(stream), "end"))
-
-
-def broken(rng: random.Random, pool: Pool) -> Case:
-    """A short stream with faults."""
-    frames = rng.choices(pool.frames, k=rng.choice((1, 1, 2, 5, 20)))
-    return Case("frames", mutated(rng, frames), rng.choice((0, rng.randrange(1 << 32))))
+def case(rng: random.Random) -> Case:
+    """A stream of them, with faults or without."""
+    frames = rng.choices(_pool(rng.randrange(8)), k=rng.choice((1, 1, 2, 5, 20, 100)))
+    stream = mutated(rng, frames) if rng.random() < 0.7 else b"".join(frames)
+    return Case("frames", stream, rng.choice((0, rng.randrange(1 << 32))))

@@ -401,10 +401,3 @@ def test_an_error_of_the_server_ends_the_request():
 
     with pytest.raises(JetStreamError, match="Permissions Violation"):
         gathered(server)
-
-
-def test_repr_shows_the_state():
-    """What gathers says how much it holds."""
-    gets = gathered(Server([Message(1)]))
-
-    assert repr(gets).startswith("<Gets of S: 0 under way, ")

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import SubjectDecodeError
-from pyspark_jetstream.fetch.decoding import deliveries
 from pyspark_jetstream.fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Deliveries
 from pyspark_jetstream.fetch.decoding.replies import Columns, cut
 from pyspark_jetstream.fetch.decoding.rows import (
@@ -20,67 +19,14 @@ from pyspark_jetstream.fetch.decoding.rows import (
     StoredBuilder,
     arrow_schema,
     kept,
-    user_headers,
 )
 from pyspark_jetstream.subjects import raw
 
-from ....kits.messages import PREFIX, SID, Message, block, random_messages
+from ....kits.messages import PREFIX, SID, Message, random_messages
 from ....kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
-
-
-def fed(rng: random.Random, stream: bytes, scan) -> None:
-    """Hands `stream` to a scanner through buffers that end at random points."""
-    buffer, pos, at = b"", 0, 0
-    while at < len(stream) or pos < len(buffer):
-        step = rng.choice([1, 7, 100, 5000, 1 << 20])
-        buffer = buffer[pos:] + stream[at : at + step]
-        at += step
-        pos = scan(buffer, 0)
-        assert at < len(stream) or pos == len(buffer), buffer[pos : pos + 200]
-
-
-@pytest.mark.parametrize("with_headers", [False, True], ids=["plain", "headers"])
-@pytest.mark.parametrize("domain", [0, 11, 12], ids=["v1", "v2", "v2-random"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_consumer_frames_against_the_slow_decoder(with_headers, domain, seed):
-    """
-    Any deliveries, cut anywhere, become exactly the rows that a decoder of single messages makes,
-    whether ack subjects have 9 tokens, or 11 or 12 with a domain.
-    """
-    rng = random.Random(seed)
-    messages = random_messages(rng, 150)
-    prefix = "$JS.ACK.hub.hash.S.c.1" if domain else "$JS.ACK.S.c.1"
-    tail = ".rnd" if domain == 12 else ""
-    stream = b"".join(m.delivered(i, 150 - i, prefix, tail) for i, m in enumerate(messages, 1))
-    frames, builder = Deliveries(with_headers), RowBuilder("S", with_headers, partition=3)
-    found, dseqs = [], []
-
-    def flush() -> None:
-        dseqs.extend(range(frames.first.delivery, frames.last.delivery + 1))
-        found.append(builder.batch(frames.columns(), 0, 2**63 - 1))
-        frames.clear()
-
-    def scan(buffer: bytes, pos: int) -> int:
-        pos = frames.scan(buffer, pos, SID)
-        while frames.full:  # it has stopped for that, and goes on with what is there
-            flush()
-            pos = frames.scan(buffer, pos, SID)
-        if len(frames) and rng.random() < 0.1:
-            flush()
-        return pos
-
-    fed(rng, stream, scan)
-    if len(frames):
-        flush()
-
-    assert all(batch.schema == arrow_schema(with_headers) for batch in found)
-    assert [row for batch in found for row in batch.to_pylist()] == [
-        m.row(3, with_headers) for m in messages
-    ]
-    assert dseqs == list(range(1, 151))
 
 
 def columns(messages, headers: bool = False) -> Columns:
@@ -124,64 +70,9 @@ def test_schema_is_sparks():
     assert arrow_schema(True).field("headers").type == headers
 
 
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        ([], None),
-        ([("Nats-Stream", "S"), ("Nats-Pin-Id", "p")], None),
-        ([("nats-PIN-id", "p")], [("nats-PIN-id", ["p"])]),
-        ([("Nats-Trace-Dest", "x"), ("nats-trace-dest", "y")], [("nats-trace-dest", ["y"])]),
-        ([("Nats-Msg-Size", "3"), ("Nats-Trace-Only", "1"), ("Nats-Request-Info", "{}")], None),
-        ([("traceparent", "00-1-2-01")], [("traceparent", ["00-1-2-01"])]),
-        ([("Nats-Schedule", "@daily")], [("Nats-Schedule", ["@daily"])]),
-        ([("A", "1"), ("B", "2"), ("A", "3")], [("A", ["1", "3"]), ("B", ["2"])]),
-        ([("a", "1"), ("A", "2")], [("a", ["1"]), ("A", ["2"])]),
-        ([("Nats-Msg-Id", "m"), ("Nats-TTL", "5")], [("Nats-Msg-Id", ["m"]), ("Nats-TTL", ["5"])]),
-        ([("Nats-Marker-Reason", "MaxAge")], [("Nats-Marker-Reason", ["MaxAge"])]),
-        ([("KV-Operation", "DEL")], [("KV-Operation", ["DEL"])]),
-        ([("Nats-Stream-Source", "x"), ("E", "")], [("E", [""])]),
-    ],
-    ids=str,
-)
-def test_user_headers(pairs, expected):
-    """
-    Headers keep order, case and repetition; what servers add is left out, what publishers and
-    markers say stays.
-    """
-    assert user_headers(block(pairs).removeprefix(b"NATS/1.0\r\n")) == expected
-
-
 def scanned(stream: bytes) -> tuple[Deliveries, int]:
     frames = Deliveries(False)
     return frames, frames.scan(stream, 0, SID)
-
-
-@pytest.mark.parametrize(
-    "stop",
-    [
-        b"PING\r\n",
-        b"HMSG _INBOX.x 7 16 16\r\nNATS/1.0 100\r\n\r\n\r\n",
-        Message(9).delivered(9, 0).replace(b" 7 $JS", b" 8 $JS"),
-        Message(9).delivered(9, 0)[:-1],
-        b"HMSG a 7 r x y\r\n",
-    ],
-    ids=[
-        "ping", "status", "other-sid", "incomplete", "malformed",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("minimum", [1, 64])
-def test_the_consumer_scan_stops_at_everything_else(monkeypatch, minimum, stop):
-    """
-    Whatever is no whole message of ours stays in the buffer for the general path,
-    whatever comes behind it.
-    """
-    monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
-    good = b"".join(Message(i).delivered(i, 9 - i) for i in range(1, 4))
-    for behind in (b"", good):
-        frames, pos = scanned(good + stop + behind)
-
-        assert (len(frames), pos) == (3, len(good))
-        assert frames.scan(stop + behind, 0, SID) == 0
 
 
 def test_scans_stop_when_a_batch_is_full():
@@ -337,10 +228,3 @@ def test_reaching_the_end(sequence, pending, end, reached, prefix):
     frames.scan(Message(sequence).delivered(1, pending, prefix), 0, SID)
 
     assert frames.reaches(end) is reached
-
-
-def test_reprs_show_the_state():
-    """What gathers says how much it holds."""
-    frames, _ = scanned(Message(1, data=b"xy").delivered(1, 0))
-
-    assert repr(frames).startswith("<Deliveries 1 messages, ")
