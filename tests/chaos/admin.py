@@ -21,6 +21,14 @@ async def _quiet(_: Exception) -> None:
     """Broken connections are what this is about."""
 
 
+async def connect(nc: Client, urls: Sequence[str]) -> None:
+    """Connects, and again for ever."""
+    await nc.connect(
+        list(urls), max_reconnect_attempts=-1, reconnect_time_wait=1, connect_timeout=2,
+        ping_interval=2, max_outstanding_pings=2, error_cb=_quiet,
+    )  # fmt: skip
+
+
 class Admin:
     """Requests to JetStream's API."""
 
@@ -30,10 +38,7 @@ class Admin:
         """Of each stream: who changes its configuration until it is back."""
 
     async def connect(self, urls: Sequence[str]) -> None:
-        await self.nc.connect(
-            list(urls), max_reconnect_attempts=-1, reconnect_time_wait=1, connect_timeout=2,
-            ping_interval=2, max_outstanding_pings=2, error_cb=_quiet,
-        )  # fmt: skip
+        await connect(self.nc, urls)
 
     async def call(
         self, api: str, body: dict[str, Any] | None = None, timeout_s: float = 4.0

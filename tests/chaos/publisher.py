@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from nats.aio.client import Client
 from nats.errors import Error
 
-from .admin import _quiet
-
 Key = tuple[int, int]
 """Number and attempt of a message."""
 
@@ -47,12 +45,6 @@ class Publisher:
         self._pause_s = len(subjects) / rate
         self._rng = rng
         self._stopped = False
-
-    async def connect(self, urls: Sequence[str]) -> None:
-        await self.nc.connect(
-            list(urls), max_reconnect_attempts=-1, reconnect_time_wait=1, connect_timeout=2,
-            ping_interval=2, max_outstanding_pings=2, error_cb=_quiet,
-        )  # fmt: skip
 
     @property
     def acked(self) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..kits.places import ROOT
-from . import clocks, processes
+from . import processes
 
 NOT_STARTED: Final = "Python worker failed to connect back"
 """Spark's words where a worker, or what plans a source, was not there within ten seconds."""
@@ -36,8 +36,6 @@ class Query:
         """How often it ended, by what ended it."""
         self.said: list[str] = []
         """Likewise, in their order."""
-        self.clock_off_s = 0
-        """By how much the clocks of its next lives are off."""
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0.0
         self._arguments = [*arguments, str(home)]
@@ -95,7 +93,7 @@ class Query:
                 env=os.environ | {
                     "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
                     "PYTHONPATH": str(ROOT),
-                } | clocks.environment(self.clock_off_s, self.home),
+                },
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self.home,
             )  # fmt: skip
         try:

@@ -116,20 +116,6 @@ class Servers:
         except (OSError, ValueError) as problem:
             return {"problem": str(problem)}
 
-    async def differing(self, streams: Sequence[str], within_s: float) -> list[str]:
-        """What replicas hold of streams of which they do not hold the same, even after a while."""
-        deadline = time.monotonic() + within_s
-        while True:
-            held: dict[str, list[str]] = {name: [] for name in streams}
-            for stream in await self.replicas(streams):
-                names = ("messages", "first_seq", "last_seq", "num_deleted")
-                words = (str(stream["state"].get(name, 0)) for name in names)
-                held[stream["name"]].append("/".join(words))
-            found = [f"{name}: {held[name]}" for name in streams if len({*held[name]}) > 1]
-            if not found or time.monotonic() > deadline:
-                return found
-            await asyncio.sleep(0.5)
-
     async def replicas(self, streams: Sequence[str]) -> list[dict[str, Any]]:
         """Each replica of these streams with its consumers, as its server says of itself."""
         found = []

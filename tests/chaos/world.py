@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .admin import Admin, end
+from .admin import Admin, connect, end
 from .cases import TARGET, Case, Settings
 from .publisher import Publisher
 from .query import Query
@@ -66,7 +66,7 @@ class World:
         await self.admin.connect(self.servers.urls)
         for config in (*self.case.sources(), self.case.target(self.settings.window_s)):
             await self.admin.insist(f"STREAM.CREATE.{config['name']}", config)
-        await self.publisher.connect(self.servers.urls)
+        await connect(self.publisher.nc, self.servers.urls)
         behind = self.servers.behind_links
         for number in range(self.case.queries):
             arguments = [

@@ -13,7 +13,7 @@ from ..chaos.faults import FAULTS
 from ..kits import seeds
 from ..kits.places import ROOT
 
-HEALED = [name for name, fault in FAULTS.items() if not fault.last]
+HEALED = [name for name, fault in FAULTS.items() if not fault.ends]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import signal
 from typing import Final
 
 from .. import processes
-from ..clocks import COMPILER
 from ..world import World
 from .registry import MissedError, fault
 
@@ -57,17 +56,6 @@ def _freezes(what: str, weight: float) -> None:
         if any(pid in query.pids() for query in world.queries):
             processes.send(pid, signal.SIGCONT)
         return f"{role} for {seconds:.1f}s"
-
-
-@fault("clock of a query an hour off", 0.5, lambda case: COMPILER is not None)
-async def clock(world: World, rng: random.Random) -> str:
-    """Its driver is killed, and its next life has the clock."""
-    query = rng.choice(world.queries)
-    if query.age_s < 20.0 or query.process is None:
-        raise MissedError("it has just begun")
-    query.clock_off_s = rng.choice([each for each in (-3600, 0, 3600) if each != query.clock_off_s])
-    processes.send(query.process.pid, signal.SIGKILL)
-    return f"{query.clock_off_s}s"
 
 
 _kills("driver", 1.5)

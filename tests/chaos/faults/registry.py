@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..cases import Case
-from ..outcomes import EXACT, Outcome
 from ..world import World
 
 Happens = Callable[[World, random.Random], Awaitable[str]]
@@ -27,9 +26,8 @@ class Fault:
     weight: float
     fits: Callable[[Case], bool]
     happen: Happens
-    expects: Callable[[Case], Outcome]
-    last: bool
-    """Whether nothing heals it, so that a run ends with it."""
+    ends: str
+    """The error with which queries end, also when they start again, if nothing heals it."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
@@ -39,13 +37,12 @@ def fault(
     name: str,
     weight: float = 1.0,
     fits: Callable[[Case], bool] = lambda case: True,
-    expects: Callable[[Case], Outcome] = lambda case: EXACT,
-    last: bool = False,
+    ends: str = "",
 ) -> Callable[[Happens], Happens]:
-    """Puts a fault on the list; `fits` says where it may happen and `expects` holds."""
+    """Puts a fault on the list; `fits` says where it may happen."""
 
     def listed(happen: Happens) -> Happens:
-        FAULTS[name] = Fault(name, weight, fits, happen, expects, last)
+        FAULTS[name] = Fault(name, weight, fits, happen, ends)
         return happen
 
     return listed

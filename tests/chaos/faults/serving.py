@@ -1,21 +1,15 @@
-"""A server, or the one that leads, dies, stands still, or has no JetStream for a while."""
+"""A server, or the one that leads, dies, stands still, or is cut off from the others."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from ...kits.accounts import limit, switch
 from ...kits.servers import DevServer
 from ..admin import RefusedError
 from ..cases import Case
 from ..world import World
 from .registry import MissedError, fault
-from .streams import call
-
-
-def _alone(case: Case) -> bool:
-    return case.servers == 1
 
 
 def _clustered(case: Case) -> bool:
@@ -81,35 +75,21 @@ async def freeze_leader(world: World, rng: random.Random) -> str:
     return f"for {seconds:.1f}s"
 
 
-@fault("SIGSTOP leader of a stream for 30 s", 0.3, _clustered)
-async def freeze_leader_long(world: World, rng: random.Random) -> str:
-    """As long as `requestTimeout`."""
-    server = await _leading(world, rng)
-    await _stand_still(world, server, 30.0)
-    return server.name
-
-
-def _partitions(name: str, cut: slice) -> None:
-    @fault(f"network: {name}", 1.0, _clustered)
-    async def partition(world: World, rng: random.Random) -> str:
-        """Clients reach all sides."""
-        one, other, third = rng.sample(world.servers.all, 3)
-        links = world.servers.between(*[(one, other), (one, third), (other, third)][cut])
-        seconds, silently = rng.uniform(1.0, 12.0), rng.random() < 0.5
-        async with _free(world):
-            for link in links:
-                link.sever(silently)
-            await asyncio.sleep(seconds)
-            for link in links:
-                link.heal()
-            for server in world.servers.all:
-                await world.servers.back(server)
-        return f"{'silent' if silently else 'broken'} for {seconds:.1f}s"
-
-
-_partitions("two servers cut off from each other", slice(1))
-_partitions("a server cut off from the others", slice(2))
-_partitions("all servers cut off from each other", slice(3))
+@fault("network: a server cut off from the others", 1.0, _clustered)
+async def partition(world: World, rng: random.Random) -> str:
+    """Clients reach both sides."""
+    one, other, third = rng.sample(world.servers.all, 3)
+    links = world.servers.between((one, other), (one, third))
+    seconds, silently = rng.uniform(1.0, 12.0), rng.random() < 0.5
+    async with _free(world):
+        for link in links:
+            link.sever(silently)
+        await asyncio.sleep(seconds)
+        for link in links:
+            link.heal()
+        for server in world.servers.all:
+            await world.servers.back(server)
+    return f"{'silent' if silently else 'broken'} for {seconds:.1f}s"
 
 
 @fault("server stopped and started", 0.7)
@@ -122,44 +102,3 @@ async def restart(world: World, rng: random.Random) -> str:
         await asyncio.sleep(seconds)
         await world.servers.back(server)
     return f"away for {seconds:.1f}s"
-
-
-@fault("JetStream of the account off", 1.0, _alone)
-async def off(world: World, rng: random.Random) -> str:
-    """An operator's reload takes it away, and another one brings it back."""
-    seconds = rng.uniform(0.3, 4.0)
-    server = world.servers.all[0]
-    async with _free(world):
-        await asyncio.to_thread(switch, server, False)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(switch, server, True)
-    return f"for {seconds:.1f}s"
-
-
-async def _limited(world: World, seconds: float, **limits: int) -> None:
-    """All servers allow the account no more for a while, by reloads."""
-    async with _free(world):
-        try:
-            for server in world.servers.all:
-                await asyncio.to_thread(limit, server, **limits)
-            await asyncio.sleep(seconds)
-        finally:
-            for server in world.servers.all:
-                await asyncio.to_thread(limit, server)
-
-
-@fault("storage of the account lowered")
-async def less_storage(world: World, rng: random.Random) -> str:
-    """Beneath what is stored, or a bit more."""
-    seconds, room = rng.uniform(0.5, 4.0), rng.choice([-1_000_000, 0, 30_000])
-    stored = int((await call(world, "INFO"))["storage"])
-    await _limited(world, seconds, max_file=max(1, stored + room))
-    return f"by {room} bytes for {seconds:.1f}s"
-
-
-@fault("consumers of the account limited", 0.7)
-async def fewer_consumers(world: World, rng: random.Random) -> str:
-    """To one a stream: those that are there stay, and none comes to them."""
-    seconds = rng.uniform(0.5, 4.0)
-    await _limited(world, seconds, max_consumers=1)
-    return f"for {seconds:.1f}s"

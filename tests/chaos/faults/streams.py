@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..admin import RefusedError
@@ -16,17 +17,6 @@ from .registry import MissedError, fault
 
 def _clustered(case: Case) -> bool:
     return case.servers == 3
-
-
-def _growing(world: World) -> list[str]:
-    """
-    The streams that may lose replicas and gain others.
-
-    On a replica that an interest stream gains the server may drop what waits.
-    """
-    if world.case.retention != "interest":
-        return world.streams
-    return [TARGET]
 
 
 def _pinned(case: Case) -> bool:
@@ -103,31 +93,6 @@ async def delete_consumer(world: World, rng: random.Random) -> str:
     return consumer
 
 
-@fault("replicas 3, 1, 3", 1.0, _clustered)
-async def replicas(world: World, rng: random.Random) -> str:
-    stream, seconds = rng.choice(_growing(world)), rng.uniform(0.5, 4.0)
-    async with changed(world, stream, num_replicas=1):
-        await asyncio.sleep(seconds)
-    return f"{stream} for {seconds:.1f}s"
-
-
-@fault("peer removed", 1.0, _clustered)
-async def remove_peer(world: World, rng: random.Random) -> str:
-    """
-    Of two replicas one is taken off, so that the third server takes its place; then three again.
-
-    Of three on three servers the server refuses it, for nobody could take the place.
-    """
-    stream, seconds = rng.choice(_growing(world)), rng.uniform(0.5, 3.0)
-    async with changed(world, stream, num_replicas=2):
-        cluster = (await call(world, f"STREAM.INFO.{stream}")).get("cluster", {})
-        names = [cluster.get("leader"), *(each["name"] for each in cluster.get("replicas") or [])]
-        peer = rng.choice([name for name in names if name])
-        await call(world, f"STREAM.PEER.REMOVE.{stream}", {"peer": peer})
-        await asyncio.sleep(seconds)
-    return f"{stream} for {seconds:.1f}s"
-
-
 @fault("target's limit hit", 1.5)
 async def limit(world: World, rng: random.Random) -> str:
     """It is full, and refuses what is new; then there is room again."""
@@ -142,21 +107,12 @@ async def limit(world: World, rng: random.Random) -> str:
     return f"{name} for {seconds:.1f}s"
 
 
-@fault("target's duplicate window changed")
-async def window(world: World, rng: random.Random) -> str:
-    """Never below what an attempt may take to be fenced: see the README's limits."""
-    seconds = rng.uniform(0.5, 4.0)
-    lowest = world.settings.window_s if world.case.sharing == "standby" else 15.0
-    wanted = rng.uniform(lowest, lowest + 120.0)
-    async with changed(world, TARGET, duplicate_window=int(wanted * 1e9)):
-        await asyncio.sleep(seconds)
-    return f"{wanted:.0f}s for {seconds:.1f}s"
-
-
-@fault("target's subjects taken away")
-async def subjects(world: World, rng: random.Random) -> str:
-    seconds = rng.uniform(0.3, 4.0)
-    left = rng.choice([["elsewhere.>"], ["out.0.>"]])
-    async with changed(world, TARGET, subjects=left):
-        await asyncio.sleep(seconds)
-    return f"to {left[0]} for {seconds:.1f}s"
+@fault("consumer paused", 1.5)
+async def pause(world: World, rng: random.Random) -> str:
+    """As `nats consumer pause` does; it goes on by itself."""
+    stream, consumer = await a_consumer(world, rng)
+    seconds = rng.uniform(1.0, 6.0)
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    await call(world, f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until.isoformat()})
+    await asyncio.sleep(seconds)
+    return f"{consumer} for {seconds:.1f}s"
