@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 CONTROL = "spark.jetstream.throttle"
@@ -134,8 +135,7 @@ class Producer(threading.Thread):
 
     Args:
         supports: whether it acts on commands.
-        names_itself: whether its receipts have a `producer_id`; PIP-385's have not.
-        keeps_rates: whether it keeps rates, too, and says so.
+        answers: whether it acts on a command at all.
         patience_s: how long it waits for an answer; 1 in the document, too little for a machine
             that stands still for a moment.
     """
@@ -148,29 +148,27 @@ class Producer(threading.Thread):
         control: str = CONTROL,
         *,
         supports: bool = True,
-        names_itself: bool = False,
-        keeps_rates: bool = False,
+        answers: Callable[[dict[str, Any]], bool] = lambda command: True,
         patience_s: float = 20.0,
     ) -> None:
         super().__init__(daemon=True)
         self.commands: list[dict[str, Any]] = []
-        self.ended_by = ""
-        """What ended its waiting for an answer: 503, active or time."""
-        self.commands_first = 0
-        """How many commands had come by then."""
-        self.published = 0
+        """All that came, with when it came as `at`."""
+        self.free: list[float] = []
+        """When the first of its subjects was found not to be paused."""
+        self.discovered = 0
+        """How often it was asked who it is."""
         self._nats, self._id, self._subjects = Nats(url), producer_id, subjects
         self._patience_s = patience_s
-        self._control, self._supports, self._names_itself = control, supports, names_itself
-        self._keeps_rates = keeps_rates
+        self._control, self._supports = control, supports
+        self._answers = answers
         self._windows: dict[int, dict[str, tuple[int, float]]] = {}  # reason → filter → turn, end
-        self._rates: dict[tuple[int, str], Rate] = {}
-        self._worded = 0.0
         self._turns = itertools.count()
-        self.ending = threading.Event()
+        self._ready, self.ending = threading.Event(), threading.Event()
 
     def __enter__(self) -> Producer:
         self.start()
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -183,54 +181,33 @@ class Producer(threading.Thread):
         nats.subscribe(self._control)
         nats.subscribe(f"{self._control}.{self._id}")
         nats.publish(f"{self._control}.active", self._word(), f"{nats.inbox}.active")
+        nats.ping()
         may_at = began + self._patience_s
         tick = 0.0
         while not self.ending.is_set():
             message = nats.next(0.002)
             now = time.monotonic()
+            if nats.is_answered:
+                self._ready.set()
             if message is not None:
                 said = message.said()
                 if message.status == "503" and message.subject.endswith(".active"):
-                    self.ended_by, may_at = self.ended_by or "503", now
-                elif said.get("type") == "active" and not self.ended_by:
-                    self.ended_by, may_at = "active", min(may_at, now + (now - began))
-                    self.commands_first = len(self.commands)
+                    may_at = now
+                elif said.get("type") == "active":
+                    may_at = min(may_at, now + (now - began))
                 else:
                     self.hear(message, said, now)
             if now < may_at or now < tick:
                 continue
-            self.ended_by = self.ended_by or "time"
             tick = now + 0.005
             for subject in self._subjects:
-                if self._pause(subject, now) is None and self._may_go(subject, now):
+                if self._pause(subject, now) is None:
+                    if subject == self._subjects[0]:
+                        self.free.append(now)
                     nats.publish(subject, b"x")
-                    self.published += 1
-            if any(rate.is_news for rate in self._rates.values()) and now >= self._worded + 0.1:
-                self._worded = now
-                nats.publish(f"{self._control}.active", self._word())
-
-    def _may_go(self, subject: str, now: float) -> bool:
-        """Whether its rates let it go; then they are used."""
-        rates = [
-            rate
-            for (reason, filter), rate in self._rates.items()
-            if matches(filter, subject) and self._end(reason, filter) > now
-        ]
-        for rate in rates:
-            rate.comes(now)
-        may = all(rate.tokens >= 1 for rate in rates)
-        for rate in rates:
-            rate.tokens -= may
-            rate.out += may
-            rate.is_news |= not may and not rate.waits
-            rate.waits = not may and rate.tokens < 1
-        return may
-
-    def _end(self, reason: int, filter: str) -> float:
-        return self._windows.get(reason, {}).get(filter, (0, 0.0))[1]
 
     def _word(self) -> dict[str, Any]:
-        now, throttled, rates = time.monotonic(), [], []
+        now, throttled = time.monotonic(), []
         for subject in self._subjects:
             found = self._pause(subject, now)
             if found is not None:
@@ -239,79 +216,43 @@ class Producer(threading.Thread):
                     "subject": subject, "throttling_reason": REASONS[reason],
                     "pause_for_millis": round((end - now) * 1000),
                 })  # fmt: skip
-        for (number, filter), rate in self._rates.items():
-            if self._end(number, filter) > now:
-                rate.is_news = False
-                rates.append({
-                    "subject": filter, "throttling_reason": REASONS[number],
-                    "publish_throttling_rate_in_msg": rate.msgs,
-                    "msg_in_counter": rate.out, "bytes_in_counter": 40 * rate.out,
-                    "waiting_for": "msg" if rate.waits else "",
-                })  # fmt: skip
-        word = {
+        return {
             "type": "producer",
             "producer_id": self._id,
             "feature_flags": {"supports_throttle_producer_commands": self._supports},
             "subjects_sent": self._subjects[:32],
             "throttled": throttled,
         }
-        if self._keeps_rates:
-            word["feature_flags"]["supports_publish_throttling_rate"] = True
-            word["rates"] = rates[:32]
-        return word
 
     def _pause(self, subject: str, now: float) -> tuple[int, float] | None:
         """The reason and the end of what pauses it for longest."""
         found = []
         for reason, windows in self._windows.items():
-            words = [
-                (word, (reason, filter) in self._rates)
-                for filter, word in windows.items()
-                if matches(filter, subject)
-            ]
-            if words and max(words)[0][1] > now and not max(words)[1]:
-                found.append((max(words)[0][1], reason))
+            words = [word for filter, word in windows.items() if matches(filter, subject)]
+            if words and max(words)[1] > now:
+                found.append((max(words)[1], reason))
         return max(found)[::-1] if found else None
 
     def hear(self, message: Message, said: dict[str, Any], now: float) -> None:
         """What it does on an operator's message."""
         if said.get("type") == "discover":
+            self.discovered += 1
             self._nats.publish(message.reply, self._word())
-        if said.get("type") != "throttle_producer" or not self._supports:
+        if said.get("type") != "throttle_producer":
             return
         if said.get("producer_id") not in (None, self._id):
             return
-        self.commands.append(said)
+        self.commands.append(said | {"at": now})
+        if not self._supports or not self._answers(said):
+            return
         reason = said["throttling_reason"]
         reason = REASONS.index(reason) if isinstance(reason, str) else reason
         filter = said.get("subject", ">") if reason <= 1 else ">"
         end = now + said["pause_for_millis"] / 1000
         self._windows.setdefault(reason, {})[filter] = next(self._turns), end
-        msgs = said.get("publish_throttling_rate_in_msg") if self._keeps_rates else None
-        if msgs is None:
-            self._rates.pop((reason, filter), None)
-        else:
-            rate = self._rates.setdefault((reason, filter), Rate(now))
-            rate.comes(now)
-            rate.msgs = msgs
         if message.reply:
             receipt = {"type": "throttle_producer_receipt", "request_id": said["request_id"]}
-            if self._names_itself:
-                receipt["producer_id"] = self._id
             self._nats.publish(message.reply, receipt)
-
-
-class Rate:
-    """A rate that is kept."""
-
-    def __init__(self, now: float) -> None:
-        self.msgs, self.tokens, self.out = 0.0, 0.0, 0
-        self.waits = self.is_news = False
-        self._at = now
-
-    def comes(self, now: float) -> None:
-        self.tokens = min(self.tokens + (now - self._at) * self.msgs, max(1.0, self.msgs / 4))
-        self._at = now
 
 
 PAUSE_MS = 6_000
@@ -319,21 +260,9 @@ PAUSE_MS = 6_000
 
 
 class Controller(threading.Thread):
-    """
-    Wants these filters paused, until it is told to end; then it lifts.
+    """Wants these filters paused, until it is told to end; then it lifts."""
 
-    Args:
-        shares: of these filters, instead: a rate for each producer that keeps rates, from when it
-            says that messages wait; nothing before.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        filters: list[str],
-        control: str = CONTROL,
-        shares: dict[str, float] | None = None,
-    ) -> None:
+    def __init__(self, url: str, filters: list[str], control: str = CONTROL) -> None:
         super().__init__(daemon=True)
         self.producers: dict[int, dict[str, Any]] = {}
         """The last word of each."""
@@ -341,12 +270,6 @@ class Controller(threading.Thread):
         """The receipts of each."""
         self.began: list[int] = []
         """Those that said that they begin."""
-        self.ended: set[int] = set()
-        self.waited: dict[int, list[str]] = {}
-        """The filters whose rates each has said that messages wait for."""
-        self.shares = shares
-        self.lifts = True
-        """Whether it says so when it ends."""
         self._nats, self._filters, self._control = Nats(url), filters, control
         self._asked: dict[int, int] = {}
         self._requests = itertools.count(1)
@@ -377,7 +300,7 @@ class Controller(threading.Thread):
             self.hear(nats.next(0.02))
             if nats.is_answered:
                 self._ready.set()
-        for producer in self.producers if self.lifts else ():
+        for producer in self.producers:
             self._tell(producer, 0)
         for _ in range(50):
             self.hear(nats.next(0.01))
@@ -393,10 +316,6 @@ class Controller(threading.Thread):
                 "type": "throttle_producer", "request_id": request, "producer_id": producer,
                 "subject": filter, "throttling_reason": REASONS[0], "pause_for_millis": millis,
             }  # fmt: skip
-            if self.shares is not None and millis and able.get("supports_publish_throttling_rate"):
-                waits = filter in self.waited.get(producer, [])
-                command["pause_for_millis"] = 5000
-                command["publish_throttling_rate_in_msg"] = self.shares[filter] if waits else 0
             self._nats.publish(
                 f"{self._control}.{producer}", command, f"{self._nats.inbox}.{request}"
             )
@@ -407,19 +326,11 @@ class Controller(threading.Thread):
         if message is None:
             return
         said = message.said()
-        token = message.subject.rpartition(".")[2]
-        if message.status == "503" and token.isdigit():
-            self.ended.add(self._asked[int(token)])
-        elif said.get("type") == "producer":
+        if said.get("type") == "producer":
             producer = said["producer_id"]
             is_new = producer not in self.producers
             self.producers[producer] = said
-            waits = [e["subject"] for e in said.get("rates", []) if e.get("waiting_for")]
-            new = [each for each in waits if each not in self.waited.get(producer, [])]
-            self.waited.setdefault(producer, []).extend(new)
-            if said.get("rates"):
-                self._tell(producer, PAUSE_MS)
-            elif token == "active":
+            if message.subject == f"{self._control}.active":
                 self.began.append(producer)
                 count = self._tell(producer, PAUSE_MS)
                 self._nats.publish(

@@ -36,9 +36,10 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
+from ..kits.shared import eventually
 from .test_publisher import stored
 from .test_throttle import CONTROL, Operator, Task
-from .test_throttle_job import PATIENT, run, start, until
+from .test_throttle_job import PATIENT, run, start
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 FOR_EVER_S = 300.0
@@ -129,7 +130,7 @@ def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, 
         receipt = connection.next_frame(time.monotonic() + 60)
         held = js.stream_info(name).messages
         connection.send(wire.pub(f"{control}.7", Active(1).encode()))
-        until(lambda: js.stream_info(name).messages >= 20)
+        eventually(lambda: js.stream_info(name).messages >= 20)
         amid = count(js, name)
         lift = ThrottleProducer(2, QUOTA, 0.0, a, 7).encode()
         connection.send(wire.pub(f"{control}.7", lift, inbox))
@@ -155,7 +156,7 @@ def test_b7_a_dead_letter_does_not_wait(js, nats_server, new_stream, control, pa
         listening(controller, f"{control}.active"),
         writing(options, [f"{name}.a", "is..none"]) as ended,
     ):
-        until(lambda: js.stream_info(name).messages >= 10)
+        eventually(lambda: js.stream_info(name).messages >= 10)
         amid = count(js, name)
         controller.connection.send(wire.pub(f"{control}.7", Active(1).encode()))
 
@@ -185,7 +186,7 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
             listening[:] = run(nats_server, *words)[1].get("producers", [])
             return bool(listening and listening[0]["paused"])
 
-        until(is_told)
+        eventually(is_told)
         amid, waits = count(js, name), not ended
         time.sleep(3.0)  # those that ended are known to have
         program.send_signal(signal.SIGINT)
@@ -270,7 +271,7 @@ def test_b16_is_throttled(js, nats_server, new_stream, control):
     operator = Operator(nats_server)
     task = Task(nats_server, sink(nats_server, throttle_subject=control), [a, b])
     task.start()
-    until(lambda: js.stream_info(name).messages)
+    eventually(lambda: js.stream_info(name).messages)
     asking = {"servers": nats_server.url, "throttleSubject": control}
     free = throttledSubjects(asking), isThrottled(asking)
     operator.ask(ThrottleProducer(5, QUOTA, 60.0, f"{name}.a").encode(), subject=control)

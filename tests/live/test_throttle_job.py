@@ -1,4 +1,7 @@
-"""The operator's side of the throttle, with real servers and writers that speak the protocol."""
+"""
+The operator's side of the throttle, with real servers, and producers that are written from
+docs/overload.md alone.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,8 +27,9 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 
 from ..conftest import connection_to
+from ..kits.barethrottle import REASONS, Producer
 from ..kits.servers import DevServer
-from ..kits.throttle import Writer
+from ..kits.shared import eventually
 
 PENDING = Reason.ConnectionPendingMessagesBreach
 QUOTA = Reason.TopicProduceQuotaExceeded
@@ -65,22 +67,14 @@ def states(found: dict[str, Any]) -> list[str]:
     return [each["state"] for each in found["producers"]]
 
 
-def until(what: Callable[[], object], seconds: float = 60.0) -> None:
-    """Waits for it."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 # ── producers ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_b21_the_producers(nats_server):
     """B21: those that know the protocol and those that do not, with what they send to."""
     with (
-        Writer(nats_server, 8, ("orders.us",), supports=False),
-        Writer(nats_server, 7, ("orders.eu", "\x1b[2J")),
+        Producer(nats_server.url, 8, ["orders.us"], supports=False),
+        Producer(nats_server.url, 7, ["orders.eu", "\x1b[2J"]),
     ):
         status, found, said = run(nats_server, "producers", "--wait", "2s")
         shown, _ = start(nats_server, "producers", "--wait", "2s").communicate(timeout=60)
@@ -123,7 +117,7 @@ def test_b21_who_comes_while_it_looks_is_found(nats_server):
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(looking.discover, 60.0, patient=True)
         assert alone.wait(60)
-        with Writer(nats_server, 7, ("orders.eu",), control="comes.later"):
+        with Producer(nats_server.url, 7, ["orders.eu"], control="comes.later"):
             found.result(50)
     client.close()
 
@@ -139,25 +133,25 @@ def test_b24_a_pause(nats_server):
     each second, and lifted at the end; the status says that all have acknowledged.
     """
     with (
-        Writer(nats_server, 7, ("orders.eu",)) as paused,
-        Writer(nats_server, 8, ("metrics.eu",)) as other,
+        Producer(nats_server.url, 7, ["orders.eu"]) as paused,
+        Producer(nats_server.url, 8, ["metrics.eu"]) as other,
     ):
         status, found, _ = run(
             nats_server, "pause", "--subject", "orders.*", "--for", "6s", *PATIENT
         )
-        until(lambda: paused.free[-1] > paused.commands[-1][0])
-    times = [at for at, _ in paused.commands]
-    commands = [command for _, command in paused.commands]
+        eventually(lambda: paused.free[-1] > paused.commands[-1]["at"])
+    commands = paused.commands
+    times = [each["at"] for each in commands]
+    pauses_s = [each["pause_for_millis"] / 1000 for each in commands]
 
     assert (status, states(found)) == (0, ["acknowledged", "acknowledged"])
-    assert [each.pause_s > 0 for each in commands] == [True] * (len(commands) - 1) + [False]
-    assert {(each.reason, each.subject, each.producer_id) for each in commands} == {
-        (QUOTA, "orders.*", 7)
-    }
+    assert [each > 0 for each in pauses_s] == [True] * (len(commands) - 1) + [False]
+    told = {(each["throttling_reason"], each["subject"], each["producer_id"]) for each in commands}
+    assert told == {(QUOTA.name, "orders.*", 7)}
     assert len(commands) >= 3
     assert times[-1] - times[0] > 2.0  # it may be found late
-    for begun, command in paused.commands[:-2]:  # the last one ends by itself
-        assert not [at for at in paused.free if begun < at < begun + command.pause_s]
+    for begun, pause_s in list(zip(times, pauses_s, strict=True))[:-2]:  # the last ends by itself
+        assert not [at for at in paused.free if begun < at < begun + pause_s]
     assert [at for at in other.free if times[0] < at < times[-1]]
 
 
@@ -165,7 +159,7 @@ def test_producers_are_asked_at_the_end_again(nats_server):
     """
     The pauses that are shown are those of now: each second's command ends soon after the next one.
     """
-    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+    with Producer(nats_server.url, 7, ["orders.eu"]) as writer:
         run(nats_server, "producers", "--wait", "900ms")
 
     assert writer.discovered == 2
@@ -174,28 +168,28 @@ def test_producers_are_asked_at_the_end_again(nats_server):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_b24_an_early_end_lifts(nats_server, number):
     """B24: Ctrl-C sends pause 0, and the subjects are free at once."""
-    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+    with Producer(nats_server.url, 7, ["orders.eu"]) as writer:
         job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
-        until(lambda: writer.commands)
+        eventually(lambda: writer.commands)
         job.send_signal(number)
         job.communicate(timeout=60)
-        until(lambda: writer.free[-1] > writer.commands[-1][0])
+        eventually(lambda: writer.free[-1] > writer.commands[-1]["at"])
 
     assert job.returncode == 0
-    assert writer.commands[-1][1].pause_s == 0
+    assert writer.commands[-1]["pause_for_millis"] == 0
 
 
 def test_b7_a_pause_does_not_outlive_its_operator(nats_server):
     """B7: when the program is killed, the pause is over within a second and the margin."""
-    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+    with Producer(nats_server.url, 7, ["orders.eu"]) as writer:
         job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
-        until(lambda: writer.commands)
+        eventually(lambda: writer.commands)
         job.kill()
         job.communicate(timeout=60)
         last = writer.commands[-1]
-        until(lambda: writer.free[-1] > last[0])
+        eventually(lambda: writer.free[-1] > last["at"])
 
-    assert last[1].pause_s <= 1 + MARGIN_S
+    assert last["pause_for_millis"] <= 1000 * (1 + MARGIN_S)
 
 
 def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
@@ -205,21 +199,21 @@ def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
     """
 
     def ignores_quotas(command):
-        return not command.reason.is_quota
+        return command["throttling_reason"] not in REASONS[:2]
 
-    with Writer(nats_server, 7, ("x",), answers=ignores_quotas) as writer:
+    with Producer(nats_server.url, 7, ["x"], answers=ignores_quotas) as writer:
         job = start(
             nats_server, "pause", "--subject", "a", "--for", "1h", "--receipt-wait", "400ms"
         )
-        until(lambda: len(writer.commands) >= 4)
+        eventually(lambda: len(writer.commands) >= 4)
         job.send_signal(signal.SIGINT)
         out, said = job.communicate(timeout=60)
-        until(lambda: writer.free[-1] > writer.commands[-1][0])
-    commands = [command for _, command in writer.commands]
+        eventually(lambda: writer.free[-1] > writer.commands[-1]["at"])
+    reasons = [each["throttling_reason"] for each in writer.commands]
 
-    assert [each.reason for each in commands[:2]] == [QUOTA, PENDING]
-    assert commands[1].subject == ">"
-    assert [each.pause_s for each in commands if each.reason is PENDING][-1] == 0
+    assert reasons[:2] == [QUOTA.name, PENDING.name]
+    as_a_whole = [each for each in writer.commands if each["throttling_reason"] == PENDING.name]
+    assert as_a_whole[-1]["pause_for_millis"] == 0
     assert job.returncode == 0, said
     assert " paused as a whole\n" in out
 
@@ -229,31 +223,31 @@ def test_b23_who_never_answers(nats_server):
     overload.md §12.6, B23: it is listed, the status is 3, and the others are paused all the same.
     """
     with (
-        Writer(nats_server, 7, ("orders.eu",)) as good,
-        Writer(nats_server, 9, ("orders.us",), answers=lambda command: False) as deaf,
+        Producer(nats_server.url, 7, ["orders.eu"]) as good,
+        Producer(nats_server.url, 9, ["orders.us"], answers=lambda command: False) as deaf,
     ):
         status, found, said = run(nats_server, "pause", "--subject", "orders.*", "--for", "4s")
-        reasons = [command.reason for _, command in deaf.commands]
+        reasons = [each["throttling_reason"] for each in deaf.commands]
 
     assert status == 3
     assert (found["producers"][1]["producer"], states(found)[1]) == ("9", "not acknowledged")
     assert found["silent"] == ["9"]
     assert "not acknowledged by " in said
     assert " 9: they may go on publishing" in said
-    assert reasons[:2] == [QUOTA, PENDING]
+    assert reasons[:2] == [QUOTA.name, PENDING.name]
     assert good.commands
 
 
 def test_lift(nats_server):
     """What another operator paused for long is lifted, for both quota reasons."""
     control = Client(connection_to(nats_server))
-    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+    with Producer(nats_server.url, 7, ["orders.eu"]) as writer:
         for reason in (QUOTA, Reason.ResourceGroupProduceQuotaExceeded):
             command = ThrottleProducer(1, reason, 3600.0, "orders.*")
             control.connection.send(wire.pub(THROTTLE_SUBJECT, command.encode(), "_INBOX.x"))
-        until(lambda: len(writer.commands) == 2)
+        eventually(lambda: len(writer.commands) == 2)
         status, found, said = run(nats_server, "lift", "--subject", "orders.*", *PATIENT)
-        until(lambda: writer.free and writer.free[-1] > writer.commands[-1][0])
+        eventually(lambda: writer.free and writer.free[-1] > writer.commands[-1]["at"])
     control.close()
 
     assert "paused again" not in said
@@ -268,11 +262,11 @@ def test_a_lift_of_a_pause_that_is_renewed(nats_server):
     some seconds.
     """
     says = "'orders.*' is paused again: a program renews the pause each second. Stop that program"
-    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+    with Producer(nats_server.url, 7, ["orders.eu"]) as writer:
         job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
-        until(lambda: writer.commands)
+        eventually(lambda: writer.commands)
         lift = ("lift", "--subject", "orders.*", *PATIENT)
-        until(lambda: says in run(nats_server, *lift)[2], 300.0)
+        eventually(lambda: says in run(nats_server, *lift)[2], 300.0)
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=60)
 
@@ -282,17 +276,17 @@ def test_a_lift_of_a_pause_that_is_renewed(nats_server):
 def test_the_server_is_gone_for_a_while():
     """The operator dials again and goes on; who is there by then is paused."""
     with DevServer() as server:
-        with Writer(server, 7, ("orders.eu",)) as before:
+        with Producer(server.url, 7, ["orders.eu"]) as before:
             job = start(server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
-            until(lambda: before.commands)
+            eventually(lambda: before.commands)
         server.restart()
-        with Writer(server, 8, ("orders.eu",)) as after:
-            until(lambda: after.commands)
+        with Producer(server.url, 8, ["orders.eu"]) as after:
+            eventually(lambda: after.commands)
             job.send_signal(signal.SIGINT)
             _, said = job.communicate(timeout=60)
 
     assert job.returncode == 0, said
-    assert after.commands[-1][1].pause_s == 0
+    assert after.commands[-1]["pause_for_millis"] == 0
 
 
 # ── permissions ──────────────────────────────────────────────────────────────────────────────

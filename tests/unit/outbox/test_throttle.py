@@ -19,7 +19,6 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 
 QUOTA = Reason.TopicProduceQuotaExceeded
-GROUP = Reason.ResourceGroupProduceQuotaExceeded
 SERVER = Reason.BrokerProduceQuotaExceeded
 
 
