@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,11 +15,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-from ..conftest import connection_to
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
 from .conftest import Run
@@ -161,69 +157,3 @@ def test_driver_killed_amid_consumers_of_the_attempts_own(
     assert all(attempt == attempts[0] for attempts in repeated for attempt in attempts)
     assert len(rows) == len(set(rows)) == 75_000
     assert {data for _, _, data in rows} == {f"m{i}" for i in range(75_000)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_server_restart_in_the_middle(
-    run_query: RunQuery, range_df: Callable[..., Any], tmp_path: Path, how: str
-) -> None:
-    """A server that goes away and comes back during reads and writes costs no row and no double."""
-    with DevServer() as server:
-        client = Client(connection_to(server))
-        js = JetStream(client)
-        for stream in ("IN", "OUT"):
-            js.create_stream(
-                {
-                    "name": stream,
-                    "subjects": [f"{stream}.>"],
-                    "allow_direct": True,
-                    "storage": "file",
-                }
-            )
-        connection = client.connection
-        inbox = connection.new_inbox()
-        connection.subscribe(inbox)
-        total = 120_000
-        for at in range(0, total, 2_000):
-            connection.send(
-                b"".join(wire.pub(f"IN.{i % 2}", b"m%d" % i, inbox) for i in range(at, at + 2_000))
-            )
-            for _ in range(2_000):
-                assert connection.next_frame(time.monotonic() + 60) is not None
-        client.close()
-        # The server may be away just when a read or a write starts, too.
-        patient = {"requestTimeout": "60s", "connectTimeout": "60s"}
-        stop = threading.Event()
-        restarts = 0
-
-        def disturb() -> None:
-            nonlocal restarts
-            while not stop.wait(1.0):
-                if how == "kill":
-                    server.kill()
-                server.restart()
-                restarts += 1
-
-        disturber = threading.Thread(target=disturb)
-        disturber.start()
-        try:
-            run = run_query(
-                server=server, stream="IN", partitions=2, partitionSubject="IN.{partition}",
-                maxRecordsPerTrigger=40_000, **patient,
-            )  # fmt: skip
-            copied = range_df(server, stream="IN", **patient).selectExpr(
-                "concat('OUT.', partition) as subject", "data", "string(sequence) as msg_id"
-            )
-            copied.write.format("jetstream").options(servers=server.url, **patient).mode(
-                "append"
-            ).save()
-        finally:
-            stop.set()
-            disturber.join()
-        out = range_df(server, stream="OUT").selectExpr("string(data) as data").collect()
-
-        assert restarts >= 2
-        assert run.sequences == list(range(1, total + 1))
-        assert len(out) == total
-        assert len({row.data for row in out}) == total

@@ -142,25 +142,6 @@ def runs(found, subject):
     yield stretch
 
 
-def test_rows_that_are_rejected_become_dead_letters(spark, nats_server, js, new_stream):
-    """
-    onReject=dead-letter: the write ends well, without the rows that are larger than the stream
-    allows; by default it fails.
-    """
-    name, dead = new_stream(max_msg_size=150, allow_batched=True), new_stream()
-    frame = spark.range(0, 300, numPartitions=2).selectExpr(
-        f"'{name}.x' as subject", "lpad(cast(id as string), if(id % 50 = 7, 300, 3)) as data"
-    )
-    write = frame.write.format("jetstream").mode("append").option("servers", nats_server.url)
-    write.options(onReject="dead-letter", deadLetterSubject=f"{dead}.{{subject}}").save()
-    large = {7, 57, 107, 157, 207, 257}
-
-    assert {int(data) for _, data in stored(js, dead)} == large
-    assert sorted(int(data) for _, data in stored(js, name)) == sorted(set(range(300)) - large)
-    with pytest.raises(Exception, match="PublishRejectedError.*10054"):
-        frame.write.format("jetstream").mode("append").option("servers", nats_server.url).save()
-
-
 def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog):
     """
     overload.md §12.8 with a real query: under 429s non-critical rows become dead letters; the

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import PySparkException
-
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import ConsumerNotFoundError
 
 from ..kits.servers import DevServer
-from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery
 from .test_faults import deliveries, run_until_killed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 SHARED = {"priorityPolicy": "overflow", "consumer": "jobs"}
 
@@ -50,93 +42,6 @@ def test_a_shared_read(run_query: RunQuery, new_stream: NewStream, publish: Publ
     assert second.sequences == [91]
     assert any('"claimed": 30' in str(p["sources"][0]["latestOffset"]).replace("'", '"')
                for p in first.progress)  # fmt: skip
-
-
-def test_wrong_settings_fail_on_the_driver(
-    run_query: RunQuery, new_stream: NewStream, js: JetStream
-) -> None:
-    """
-    A consumer of another policy ends the query with the option's error, before a message moves.
-    """
-    name = new_stream()
-    js.create_consumer(name, {
-        "durable_name": "jobs-0", "ack_policy": "explicit", "priority_policy": "prioritized",
-        "priority_groups": ["spark"],
-    })  # fmt: skip
-
-    with pytest.raises(
-        PySparkException, match="option 'priorityPolicy': .*has priority_policy 'prioritized'"
-    ):
-        run_query(stream=name, **SHARED)
-    assert js.consumer_info(name, "jobs-0").consumer_seq == 0
-
-
-def test_the_nearer_query_is_served_while_it_pulls(
-    stream_df: Callable[..., DataFrame], new_stream: NewStream, publish: Publish, js: JetStream,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    """
-    Of two queries that both wait the one with the lower `priority` gets what comes while it pulls.
-    Pulls last 0.2 s: what comes right behind one may find the other alone only if all stand still.
-    When the nearer one has stopped, the other has the rest; no message is read twice.
-    """
-    name = new_stream()
-    rows: dict[int, list[int]] = {0: [], 9: []}
-    queries = {}
-    watcher = Client(js.client.options)
-    pulls = watcher.connection
-    pulls.subscribe(f"{js.prefix}.CONSUMER.MSG.NEXT.{name}.two-0")
-
-    def pulled(priority: int) -> None:
-        """Waits until a query pulls, of those pulls that are not here yet."""
-        while pulls.next_frame(time.monotonic()):
-            pass
-        deadline = time.monotonic() + 60
-        while (pull := pulls.next_frame(deadline)) is not None:
-            if json.loads(pull.data).get("priority", 0) == priority:
-                return
-        pytest.fail(f"nobody pulled with priority {priority}")
-
-    try:
-        for priority, own in rows.items():
-            queries[priority] = (
-                stream_df(
-                    stream=name, consumer="two", priorityPolicy="prioritized", priority=priority
-                )
-                .writeStream.foreachBatch(
-                    lambda batch, _, own=own: own.extend(r.sequence for r in batch.collect())
-                )
-                .option("checkpointLocation", str(tmp_path / str(priority)))
-                .start()
-            )
-
-        def idle(readers: int) -> bool:
-            try:
-                info = js.call(f"CONSUMER.INFO.{name}.two-0")
-            except ConsumerNotFoundError:
-                return False
-            return int(info["num_waiting"]) == readers and info["num_ack_pending"] == 0
-
-        for number in range(1, 13):
-            eventually(lambda: idle(2), 120)
-            pulled(9)
-            pulled(0)
-            publish([(f"{name}.x", b"")])
-            eventually(lambda n=number: sum(map(len, rows.values())) == n, 60)
-        nearer = len(rows[0])
-        queries[0].stop()
-        time.sleep(1.0)  # its last pull lasts 0.2 s: what that got would come after `ackWait` only
-        eventually(lambda: js.consumer_info(name, "two-0").num_waiting == 1)
-        publish([(f"{name}.x", b"")] * 5)
-        eventually(lambda: sum(map(len, rows.values())) == 17, 60)
-    finally:
-        for query in queries.values():
-            query.stop()
-        watcher.close()
-
-    assert nearer >= 9, rows
-    assert len(rows[0]) == nearer
-    assert sorted(rows[0] + rows[9]) == list(range(1, 18))
 
 
 class Lives(threading.Thread):

@@ -43,24 +43,6 @@ def reduced(whole: DataFrame, up_to: int) -> DataFrame:
     )
 
 
-def test_a_snapshot_of_several_streams(
-    push_down: bool, range_df: Frame, new_stream: NewStream, publish: Publish
-) -> None:
-    """
-    The rows of each stream have its name, and partition 0 is all of them, with push-down and
-    without.
-    """
-    first = new_stream()
-    names = [first, new_stream(f"{first}-b")]
-    publish([(f"{name}.{i % 2}", b"x") for name in names for i in range(5)])
-
-    found = range_df(streamPattern=f"{first}*", multiLast=">").where("partition = 0")
-
-    assert sorted((row.stream, row.sequence) for row in found.collect()) == [
-        (name, sequence) for name in names for sequence in (4, 5)
-    ]
-
-
 def test_a_snapshot_is_the_reduction_of_the_range(
     range_df: Frame, js: JetStream, new_stream: NewStream, publish: Publish
 ) -> None:
@@ -135,27 +117,6 @@ def test_the_address_example_as_a_table(
     assert_df_equality(table(history=True), rows(name, surname, old, new), ignore_row_order=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "sequences"),
-    [
-        ({"sequence": 3}, [3]),
-        ({"sequence": 30}, []),
-        ({"lastBySubject": "{name}.1"}, [10]),
-        ({"nextBySubject": "{name}.*", "sequence": 4, "batch": 3}, [4, 5, 6]),
-        ({"multiLast": "{name}.*", "upToSequence": 5, "batch": 2}, [3, 4]),
-    ],
-)
-def test_single_gets(
-    range_df: Frame, new_stream: NewStream, publish: Publish, options: Any, sequences: list[int]
-) -> None:
-    """One direct get is a DataFrame of what it brings."""
-    name = new_stream()
-    publish([(f"{name}.{i % 3}", b"") for i in range(1, 11)])
-    texts = {key: str(value).format(name=name) for key, value in options.items()}
-
-    assert [row.sequence for row in range_df(stream=name, **texts).collect()] == sequences
-
-
 FILTERS = {
     "subject": "subject = '{name}.1.7'",
     "subjects": "subject IN ('{name}.1.7', '{name}.0.2')",
@@ -227,31 +188,3 @@ def test_pushed_filters_reach_the_server(
 
     assert len(found) == 20
     assert (out < 200) is push_down
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"multiLast": "{name}.>", "upToSequence": 1, "upToTime": "-1m"}, "option 'upToTime'"),
-        ({"multiLast": "{name}.>", "upToSequence": 99}, "option 'upToSequence': 99 lies in the"),
-        ({"multiLast": "[]"}, "option 'multiLast': expected a subject"),
-        ({"multiLast": "elsewhere.>"}, "option 'multiLast': 'elsewhere.>' matches no message"),
-        ({"bucket": "NOWHERE", "stream": None}, "option 'bucket': there is no bucket 'NOWHERE'"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_bad_input_is_one_error_before_any_task(
-    range_df: Frame, new_stream: NewStream, publish: Publish, options: Any, error: str
-) -> None:
-    """A mistake in the options ends the query on the driver, with its one line in Spark's error."""
-    name = new_stream()
-    publish([(f"{name}.a", b"")])
-    given = {"stream": name} | {
-        key: str(value).format(name=name) if value is not None else None
-        for key, value in options.items()
-    }
-
-    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
-        range_df(**{key: value for key, value in given.items() if value is not None}).collect()
-    assert f"OptionError: {error}" in str(caught.value)
-    assert "Job aborted" not in str(caught.value)

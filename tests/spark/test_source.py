@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from pyspark_jetstream.client.jetstream import JetStream
 
 from ..kits.options import BELOW
 from ..kits.servers import DevServer
-from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
 
 if TYPE_CHECKING:
@@ -58,19 +58,6 @@ def test_every_message_is_delivered_once(
     assert {row.stream for row in rows} == (
         {f"{prefix}-0", f"{prefix}-1"} if layout == "streams" else {prefix}
     )
-
-
-def test_order_within_a_partition(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
-    """Rows of a partition come in stream order."""
-    name = new_stream()
-    publish(numbered(name, 500, 2))
-    run = run_query(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
-
-    for partition in (0, 1):
-        sequences = [row.sequence for row in run.rows if row.partition == partition]
-        assert sequences == sorted(sequences) and len(sequences) == 250
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
@@ -201,51 +188,6 @@ def test_min_records_wait_for_more_or_for_the_delay(
     assert [size for size in batches if size] == [12, 3]
 
 
-def test_progress_reports_lag(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
-    """
-    Progress shows each partition's stream end, its lag behind the batch and its mode, and of the
-    lags what Spark's Kafka source shows as `metrics`; all is 0 once the query has caught up.
-    """
-    name = new_stream()
-    publish(numbered(name, 100, 2))
-    run = run_query(
-        stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
-        maxRecordsPerTrigger=50,
-    )  # fmt: skip
-    reports = [p["sources"][0]["latestOffset"] for p in run.progress]
-    shown = {"stream", "latest", "lag"}
-    behind = [report.pop("metrics") for report in reports]
-
-    assert {p: {k: v for k, v in of.items() if k in shown} for p, of in reports[0].items()} == {
-        str(p): {"stream": name, "latest": 100, "lag": 25} for p in (0, 1)
-    }
-    assert [[of["0"]["lag"], of["1"]["lag"]] for of in reports] == [[25, 25], [0, 0]]
-    assert behind[0] == {
-        "avgOffsetsBehindLatest": "25.0", "maxOffsetsBehindLatest": "25",
-        "minOffsetsBehindLatest": "25",
-    }  # fmt: skip
-    assert {*behind[-1].values()} == {"0", "0.0"}
-
-
-def test_lag_of_the_consumers_is_visible(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream
-) -> None:
-    """What `nats consumer info` shows as pending is what the query has not read."""
-    name = new_stream()
-    publish(numbered(name, 20, 2))
-    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
-               "consumer": "lagtest"}  # fmt: skip
-    run_query(**options)
-    publish(numbered(name, 6, 2))
-
-    for p in (0, 1):
-        # The consumer hears of what is stored a moment after the PubAck.
-        eventually(lambda p=p: js.consumer_info(name, f"lagtest-{p}").num_pending == 3)
-        info = js.consumer_info(name, f"lagtest-{p}")
-        assert info.config["priority_policy"] == "pinned_client"
-        assert info.config["ack_policy"] == "none"
-
-
 def test_available_now_ends_while_a_producer_writes(
     run_query: RunQuery, new_stream: NewStream, nats_server: DevServer, js: JetStream
 ) -> None:
@@ -320,45 +262,50 @@ def test_offsets_beyond_2_to_the_53(
     assert two.sequences == [first + 5, first + 6]
 
 
-def test_payloads_from_nothing_to_max_payload(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish, nats_server: DevServer
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, [1, 2, 3, 4, 5, 6]),
+        ({}, [1, 2, 3, 4, 5, 6]),
+        ({"startingOffsets": "latest"}, []),
+        ({"startingOffsets": '{"0": 3, "1": "latest"}'}, [3, 5]),
+        ({"startingOffsets": '{"1": 6}'}, [1, 3, 5, 6]),
+        ({"startingTimestamp": "-1h"}, [1, 2, 3, 4, 5, 6]),
+        ({"startingTimestamp": "2001-01-01T00:00:00Z"}, [1, 2, 3, 4, 5, 6]),
+    ],
+    ids=["earliest", "default", "latest", "json", "json-partial", "relative", "absolute"],
+)
+def test_starting(
+    run_query: RunQuery, new_stream: NewStream, publish: Publish, starting: Any, expected: Any
 ) -> None:
-    """Payloads of 0 bytes up to max_payload arrive unchanged, by consumer and by direct get."""
+    """A query starts where its options say, and after a start it never looks at them again."""
     name = new_stream()
-    sizes = [0, 1, 1000, 65_536, 1_000_000, 1 << 20]
-    publish([(f"{name}.ünïcode.☃", bytes([i]) * size) for i, size in enumerate(sizes)])
-    for mode in ("own", "direct"):
-        run = run_query(checkpoint=mode, stream=name, directBelow=BELOW[mode])
+    publish(numbered(name, 6, 2))
+    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
+    first = run_query(**options, **starting)
+    publish(numbered(name, 2, 2))
+    second = run_query(**options, **starting)
 
-        assert [bytes(row.data) for row in run.rows] == [
-            bytes([i]) * size for i, size in enumerate(sizes)
-        ]
-        assert {row.subject for row in run.rows} == {f"{name}.ünïcode.☃"}
+    assert first.sequences == expected
+    assert second.sequences == [7, 8]
 
 
-def test_headers(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
+def test_expired_messages_fail_the_query(
+    run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream
+) -> None:
     """
-    includeHeaders gives the publisher's headers, with every value, and none that servers add;
-    stale server headers of a message stored again do not fool the columns.
+    Messages that left the stream unread end the query with what, where and what to do; with
+    failOnDataLoss=false it goes on with what is left.
     """
-    name = new_stream()
-    stale = [("Nats-Subject", "other"), ("Nats-Sequence", "99"), ("Nats-Stream", "OTHER"),
-             ("Nats-Pin-Id", "stale"), ("Nats-Time-Stamp", "2001-01-01T00:00:00Z")]  # fmt: skip
-    publish(
-        [
-            (f"{name}.a", b"1", [("K", "v1"), ("K", "v2"), ("Other", "x: y")]),
-            (f"{name}.b", b"2"),
-            (f"{name}.c", b"3", [*stale, ("Mine", "yes")]),
-        ]
-    )
-    for mode in ("own", "direct"):
-        rows = run_query(
-            checkpoint=mode, stream=name, directBelow=BELOW[mode], includeHeaders="true"
-        ).rows
+    name = new_stream(max_msgs=50)
+    publish(numbered(name, 20))
+    run_query(stream=name)
+    publish(numbered(name, 100))
+    with pytest.raises(
+        StreamingQueryException, match="DataLossError.*sequences 21 to 70"
+    ) as failed:
+        run_query(stream=name)
+    lenient = run_query(stream=name, failOnDataLoss="false")
 
-        assert [row.subject for row in rows] == [f"{name}.a", f"{name}.b", f"{name}.c"]
-        assert [row.sequence for row in rows] == [1, 2, 3]
-        assert [row.headers for row in rows] == [
-            {"K": ["v1", "v2"], "Other": ["x: y"]}, None, {"Mine": ["yes"]},
-        ]  # fmt: skip
-        assert all(row.timestamp.year >= 2024 for row in rows)
+    assert "failOnDataLoss=false" in str(failed.value)
+    assert lenient.sequences == list(range(71, 121))
