@@ -74,37 +74,6 @@ class Scrapes:
         self.wait(lambda: self.acked() == acked)
 
 
-class Reads:
-    """What an exporter says of reads."""
-
-    def __init__(self, scrapes: Scrapes) -> None:
-        self.scrapes = scrapes
-
-    def of(self, name: str, **labels: str) -> dict[tuple[str, ...], float]:
-        """By partition (and reason), or whatever else there is, the values with these labels."""
-        found = {}
-        for (each, pairs), value in self.scrapes.samples().items():
-            known = dict(pairs)
-            if not known.get("query"):
-                continue  # what the exporter says before anybody else does
-            if each == f"jetstream_read_{name}" and known.items() >= labels.items():
-                rest = {k: v for k, v in known.items() if k not in ("query", "stream", *labels)}
-                found[tuple(rest[key] for key in sorted(rest))] = value
-        return found
-
-    def wait(self, name: str, expected: dict[tuple[str, ...], float], **labels: str) -> None:
-        """Until these are the values."""
-        self.scrapes.wait(lambda: self.of(name, **labels) == expected)
-
-    def queries(self, active: float) -> set[str]:
-        """Those that read (1.0), or wait (0.0)."""
-        return {
-            dict(pairs)["query"]
-            for (name, pairs), value in self.scrapes.samples().items()
-            if name == "jetstream_read_active" and value == active and dict(pairs).get("query")
-        }
-
-
 @pytest.fixture
 def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
     """Starts exporters; they end with the test."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client, Connection
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.lane import Lane
@@ -107,21 +107,3 @@ def check_in_order(found: list[tuple[str, bytes]], subject: str, count: int) -> 
     for number in range(7):
         rows = [int(data) for at, data in found if at == f"{subject}.{number}"]
         assert rows == list(range(number, count, 7))
-
-
-def raw(connection: Connection, frames: list[bytes], inbox: str, barrier: str) -> list[wire.Frame]:
-    """
-    Sends the frames and returns all replies up to the one to a last, plain publish.
-
-    A stream takes messages, and answers them, in their order.
-    """
-    sid = connection.subscribe(f"{inbox}.>")
-    connection.send(b"".join(frames) + wire.pub(barrier, b"", f"{inbox}.0.barrier"))
-    found = []
-    while (frame := connection.next_frame(time.monotonic() + 60)) is not None:
-        if frame.sid == sid:
-            if frame.subject.endswith(b".barrier"):
-                connection.unsubscribe(sid)
-                return found
-            found.append(frame)
-    raise TimeoutError("no answer to the barrier")

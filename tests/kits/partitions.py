@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.operations.partition.plan import PartitionPlan
 
 from . import snapshots
 
@@ -48,39 +42,3 @@ def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None)
             if between is None or between[0] <= sequence <= between[1]:
                 rows[message["subject"]].append(message["data"])
     return rows
-
-
-@contextmanager
-def writing(js: JetStream, name: str) -> Iterator[None]:
-    """
-    Publishes on `<name>.<origin>.<destination>` all the time, on a connection of its own; the first
-    message is stored. At most 300 messages a second, so that whoever reads a few dozen at a time
-    comes to the end on a slow machine too.
-    """
-    client, began, stop = Client(js.client.options), threading.Event(), threading.Event()
-    other = JetStream(client)
-
-    def write() -> None:
-        for n in itertools.count():
-            if stop.wait(1 / 300):
-                return
-            other.publish(f"{name}.{ORIGINS[n % 12]}.JFK", b"w%d" % n, [])
-            began.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        assert began.wait(60)
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-        client.close()
-
-
-def layouts(name: str, n: int, how: str) -> PartitionPlan:
-    """The layout of n partitions over raw subjects; its streams have n in their names."""
-    streams = f"{name}x{n}-{{partition}}" if how == "streams" else None
-    return PartitionPlan(
-        name, n, streams, subject=f"{name}.*.*", tokens=(1,), numbered=f"{name}x{n}-all"
-    )

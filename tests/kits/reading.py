@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_jetstream.client import connection
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.rangedriver import RangeDriver
 from pyspark_jetstream.readstream.reader import StreamReader
@@ -115,12 +114,6 @@ class Query:
         self.reader = self._reader()
         if self.committed < len(self.planned):
             self.commit()
-
-
-def hang_up() -> None:
-    """Closes what the tasks of this thread leave open for its next ones; a thread's last words."""
-    while connection._idle.clients:
-        connection._idle.clients.popitem()[1].close()
 
 
 def queries(nats_server: DevServer, **usual: Any) -> Iterator[Callable[..., Query]]:

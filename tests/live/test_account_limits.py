@@ -126,18 +126,6 @@ def test_a13_no_room_leaves_no_row_behind(js, full):
     assert {subject.split(".")[2] for subject, _ in letters} == {"low"}
 
 
-@pytest.mark.usefixtures("shed_soon")
-def test_a13_no_room_from_the_beginning(js, full):
-    """Likewise of the next batch, which finds no room for any row."""
-    streams(js)
-    fill(js)
-    rows = [f"T.low.{i % 7}" for i in range(100)]
-
-    found = written(full, rows, dead_letter_subject="D.{subject}")
-
-    assert (found.acked, found.dead_letters) == (0, 100)
-
-
 def fill(js):
     """Until there is no room for a row."""
     data = b"x" * BYTES
@@ -158,13 +146,3 @@ def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
 
     assert "has used up its storage: raise its limits" in str(caught.value)
     assert "dead letters need a stream that has room" in str(caught.value)
-
-
-@pytest.mark.usefixtures("shed_soon")
-def test_a13_rows_that_find_no_room_are_dropped(js, full):
-    """With `overloadPolicy=drop` they are gone, and counted."""
-    streams(js)
-    fill(js)
-    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True)
-
-    assert (found.acked, found.dropped) == (0, 60)

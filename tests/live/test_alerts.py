@@ -30,7 +30,6 @@ __all__ = ["exporter"]
 RULES = ROOT / "conf" / "prometheus_alerts.yml"
 TEXT = RULES.read_text()
 NAMES = re.findall(r"- alert: (\w+)", TEXT)
-PAIR = "pair/0123456789", "pair/abcdef0123"
 WRITES = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
 
 # The rules are run by Prometheus itself, which is no Python package. CI installs Debian's, so

@@ -7,51 +7,11 @@ from collections.abc import Callable
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from ..kits.partitions import stored, update
+from ..kits.partitions import stored
+from ..kits.shared import eventually
 
 NewStream = Callable[..., str]
 Publish = Callable[..., None]
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Waits for what the server does by itself."""
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_republishing_loses_what_no_stream_takes(
-    js: JetStream, new_stream: NewStream, publish: Publish
-) -> None:
-    """
-    Of republished messages those are lost that no stream takes, or one refuses, although the origin
-    has acknowledged them; and what the origin held before is not republished.
-    """
-    origin = new_stream()
-    target = new_stream(f"{origin}R", subjects=[f"{origin}R.*.taken"], max_msg_size=1000)
-    publish([(f"{origin}.taken", b"before")])
-    numbered = f"{target}.{{{{partition(4,1)}}}}.{{{{wildcard(1)}}}}"
-    update(js, origin, republish={"src": f"{origin}.*", "dest": numbered})
-    publish([(f"{origin}.other", b"no stream"), (f"{origin}.taken", b"x" * 2000)])
-    publish([(f"{origin}.taken", b"taken")])
-    until(lambda: js.stream_info(target).messages > 0)
-
-    assert js.stream_info(origin).messages == 4
-    assert list(stored(js, target).values()) == [[b"taken"]]
-
-
-def test_a_transform_of_the_origin_is_for_what_comes(
-    js: JetStream, new_stream: NewStream, publish: Publish
-) -> None:
-    """A stream's own transform leaves what is stored, and changes subjects for all its readers."""
-    origin = new_stream()
-    publish([(f"{origin}.a", b"before")])
-    numbered = f"{origin}.{{{{partition(1,1)}}}}.{{{{wildcard(1)}}}}"
-    update(js, origin, subject_transform={"src": f"{origin}.*", "dest": numbered})
-    publish([(f"{origin}.a", b"after")])
-
-    assert stored(js, origin) == {f"{origin}.a": [b"before"], f"{origin}.0.a": [b"after"]}
 
 
 def test_a_copy_with_a_duplicate_window_drops_messages(
@@ -71,8 +31,8 @@ def test_a_copy_with_a_duplicate_window_drops_messages(
     sources = [{"name": origin}]
     with_one = new_stream(subjects=None, sources=sources, duplicate_window=120_000_000_000)
     without = new_stream(subjects=None, sources=sources)
-    until(lambda: js.stream_info(without).messages == 3)
-    until(lambda: [b"3"] == stored(js, with_one).get(f"{origin}.a", [b""])[-1:])
+    eventually(lambda: js.stream_info(without).messages == 3)
+    eventually(lambda: [b"3"] == stored(js, with_one).get(f"{origin}.a", [b""])[-1:])
 
     assert stored(js, with_one)[f"{origin}.a"] == [b"1", b"3"]
     assert stored(js, without)[f"{origin}.a"] == [b"1", b"2", b"3"]
@@ -87,7 +47,7 @@ def test_a_copy_says_where_it_comes_from_and_expects_nothing(
     first = new_stream(f"{origin}A", subjects=None, sources=[{"name": origin}])
     some = {"name": first, "filter_subject": f"{origin}.a"}
     second = new_stream(f"{origin}B", subjects=None, sources=[some])
-    until(lambda: js.stream_info(second).messages == 1)
+    eventually(lambda: js.stream_info(second).messages == 1)
 
     for stream, source in ((first, f"{origin} 2"), (second, f"{first} 2")):
         found = js.last_messages(stream, [f"{origin}.a"])[0]

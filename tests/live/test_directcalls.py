@@ -363,35 +363,6 @@ def test_bad_input_is_found_on_the_driver(read, filled, options, blamed):
 # ── who answers ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_mirror_that_holds_less_is_not_believed(js, new_stream, publish):
-    """
-    A mirror that holds the newest messages only answers others, or 404, in its origin's place; the
-    stream's own answers count.
-    """
-    stream = new_stream()
-    a, b = f"{stream}.a", f"{stream}.b"
-    publish([(a if i > 2 else b, b"%d" % i) for i in range(100)])
-    mirror = f"{stream}M"
-    js.create_stream(
-        {"name": mirror, "mirror": {"name": stream}, "max_msgs": 10, "mirror_direct": True}
-    )
-    try:
-        direct = f"{js.prefix}.DIRECT.GET.{stream}"
-        while js.client.request(direct, b'{"seq":50}').status != 404:
-            time.sleep(0.01)
-        calls = DirectCalls(js.client, stream)
-        for _ in range(10):
-            assert calls.message(50).sequence == 50
-            assert calls.last(b, appended=False).sequence == 3
-            assert calls.next(a, 70).sequence == 70
-            assert [m.sequence for m in calls.batch(5, b)] == [1, 2, 3]
-            assert [m.sequence for m in calls.batch(5, a, 97)] == [97, 98, 99, 100]
-            assert [m.sequence for m in calls.multi_last([b])] == [3]
-            assert calls.message(101) is None
-    finally:
-        js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")
-
-
 def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, new_stream, publish):
     """Where the user may ask the leader, a mirror that holds less is not believed either."""
     stream = new_stream()

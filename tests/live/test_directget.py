@@ -282,27 +282,3 @@ def test_a_missing_stream_is_a_clear_error(js):
     """Reading a stream that is gone says that it is not found."""
     with pytest.raises(Exception, match="stream 'NOWHERE' not found"):
         rows(js.client, reading("NOWHERE", 0, 10))
-
-
-def test_a_mirror_that_holds_less_does_not_pass_for_the_stream(js, new_stream, publish):
-    """
-    A mirror may answer direct gets of its origin, with fewer messages: the read takes none of
-    them, and counts are not the mirror's either.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.a", b"%d" % i) for i in range(1000)])
-    mirror = f"{stream}M"
-    js.create_stream(
-        {"name": mirror, "mirror": {"name": stream}, "max_msgs": 300, "mirror_direct": True}
-    )
-    while js.stream_info(mirror).last_seq < 1000:
-        time.sleep(0.01)
-    try:
-        for _ in range(10):
-            counted = js.next_messages([(stream, {"seq": 1})])
-            found = rows(js.client, reading(stream, 0, 1000, expected=1000))
-
-            assert [(each.sequence, each.pending) for each in counted] == [(1, 999)]
-            assert [row["sequence"] for row in found] == list(range(1, 1001))
-    finally:
-        js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")

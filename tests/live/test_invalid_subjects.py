@@ -29,9 +29,7 @@ SUBJECTS = [
 ]  # fmt: skip
 """Three of which look alike as text, and one more that looks like them and is sound."""
 
-TEXTS = ["0.a", "0.\ufffd", "1.b", "0.\ufffd", "0.\ufffd", "1.\u00e9", "0.\ufffd", "1.c"]
 EVERY = {"replace": [1, 2, 3, 4, 5, 6, 7, 8], "drop": [1, 3, 5, 6, 8]}
-LAST = {"replace": [1, 3, 4, 5, 6, 7, 8], "drop": [1, 3, 5, 6, 8]}
 
 
 def run(reader) -> list[dict]:
@@ -114,9 +112,6 @@ class Way:
 
 
 SNAPSHOTS = ["snapshot_by_names", "snapshot_from_back", "partitioned_snapshot"]
-PARTITIONED = [
-    "partitioned_range", "consumer", "direct", "partitioned_batch", "partitioned_snapshot",
-]  # fmt: skip
 WAYS = [
     "range", "partitioned_range", "range_by_own", "auto", "consumer", "direct", "own", "shared",
     "batch", "partitioned_batch", *SNAPSHOTS,

@@ -162,23 +162,6 @@ def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
     assert replica.answers > 5
 
 
-def test_without_the_proof_a_lagging_replica_would_be_believed(lagged, monkeypatch):
-    """The test above can fail: where nothing is proven, an old value comes through."""
-    monkeypatch.setattr(snapshot, "choose_way", lambda *_: "names")
-    (server, js), rng = lagged, random.Random(3)
-    old = write(js, 1, 1, rng)
-    there = write(js, 2, 1, rng)
-    seen = set()
-    with LaggingReplica(js.client.options, "S", old, True):
-        while len(seen) < 2:
-            seen |= {
-                row["data"]
-                for row in rows(reader(server, stream="S", multiLast="S.*", upToSequence=2))
-            }
-
-    assert seen == {there[1]["data"], there[2]["data"]}
-
-
 def replicated(monkeypatch) -> None:
     """Lets the plan take the stream for one with replicas, as only a cluster has them."""
     real = lookups.Lookups.__init__
@@ -205,37 +188,3 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
                     list(lookup.last(["S.0"], len))
         client.close()
         patient.close()
-
-
-def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish, monkeypatch):
-    """
-    A mirror that answers direct gets of its origin and has come to a halt behind it, is not taken
-    for the stream, neither for its old values nor for what it misses.
-    """
-    stream = new_stream(max_msgs_per_subject=3)
-    publish([(f"{stream}.{i % 30}", b"old%d" % i) for i in range(60)])
-    mirror = f"{stream}M"
-    js.create_stream(
-        {"name": mirror, "mirror": {"name": stream}, "mirror_direct": True, "sealed": False}
-    )
-    try:
-        while js.stream_info(mirror).last_seq < 60:
-            time.sleep(0.01)
-        # A mirror that takes no more, because it is full, has what it had.
-        js.call(f"STREAM.UPDATE.{mirror}", js.stream_info(mirror).config | {"sealed": True})
-        publish([(f"{stream}.{i % 40}", b"new%d" % i) for i in range(40)])
-        there = stored(js, stream)
-        assert js.stream_info(mirror).last_seq == 60
-        for way in ("names", "back"):
-            monkeypatch.setattr(snapshot, "choose_way", lambda *_, way=way: way)
-            for _ in range(5):
-                for up_to in (100, 80, 60):
-                    source = reader(
-                        nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=up_to,
-                        failOnDataLoss=False,
-                    )  # fmt: skip
-                    found = as_dict(rows(source))
-
-                    assert found == reduced(there, [">"], up_to), (way, up_to)
-    finally:
-        js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")

@@ -86,32 +86,6 @@ def new_lane(prefix):
 
 
 @pytest.mark.slow
-def test_a_leader_steps_down(cluster):
-    """
-    The stream's leader steps down while rows are written: all are stored once. What the old leader
-    dropped comes behind rows that the next one has taken meanwhile (guarantees.md).
-    """
-    name = "STEP"
-    with replicated(cluster, name) as js, closing(client_of(*cluster.servers)) as client:
-        driver = Driver(client, new_lane)
-
-        def down():
-            with suppress(JetStreamError):  # another election
-                js.call(f"STREAM.LEADER.STEPDOWN.{name}")
-                return True
-            return False
-
-        step = threading.Timer(0.3, lambda: eventually(down))
-        step.start()
-        driver.run(offers(name, 60_000, 3000))
-        step.join()
-        found = settled(js, name, 60_000)
-
-    assert driver.lane.tally.acked == 60_000
-    assert sorted(int(data) for _, data in found) == list(range(60_000))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False])
 def test_leaders_step_down_again_and_again(cluster, ids):
     """All rows are stored, with ids exactly once; without, none is missing."""

@@ -31,7 +31,6 @@ from ..kits.shared import eventually
 __all__ = ["exporter"]
 
 SUBJECT = "spark.jetstream.metrics"
-WAITING = "jetstream_publish_queue_total"
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
 
 

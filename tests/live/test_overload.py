@@ -133,25 +133,6 @@ def test_dead_letters_and_the_stream_are_the_input(narrow):
     assert sorted(int(data) for _, data in found + dead) == list(range(8_000))
 
 
-def test_a23_dropped_rows_are_counted(narrow):
-    """A23: with `drop` they are gone, and the counts say how many."""
-    server, js = narrow
-    subjects = rows(random.Random(SEED), 8_000)
-    counts = write(
-        server,
-        subjects,
-        drops=True,
-        max_in_flight=1_000,  # in a burst of so many some find no room, however slow we are
-        rules=rules_of(queue_size=100, sheddable=frozenset({Priority.NON_CRITICAL})),
-    )
-    found = stored(js, "S")
-
-    assert counts.dropped == 8_000 - len(found) > 0
-    assert counts.acked == len(found)
-    kept = Counter(subject for subject in subjects if "non-critical" not in subject)
-    assert kept <= Counter(subject for subject, _ in found)
-
-
 def test_rows_the_stream_rejects_become_dead_letters(nats_server, js):
     """
     overload.md §6: onReject=dead-letter. The real stream has a max_msg_size; the others are stored

@@ -21,8 +21,6 @@ from .test_throttle import Task
 
 __all__ = ["guarded"]
 
-CONSUMER_CALLS = ("CREATE", "INFO", "RESET", "UNPIN", "MSG.NEXT")
-
 PIN = {"priority_policy": "pinned_client", "priority_groups": ["spark"]}
 
 

@@ -10,15 +10,10 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
-    JetStreamError,
     NotConnectedError,
-    ProducerThrottledError,
-    PublishRejectedError,
-    PublishTimeoutError,
     RowError,
 )
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.options import SinkOptions
@@ -258,29 +253,6 @@ def test_a_frozen_server_is_waited_for():
         js.client.close()
 
 
-def test_real_429s_are_retried():
-    """
-    A server that takes one message at a time refuses most; every row is stored once in the end.
-    """
-    with DevServer("jetstream { max_buffered_msgs: 1 }") as server:
-        js = own(server)
-        client = Client(connection_of(server.url))
-        counts = publish(client, sink(server), batches("S", 500), id_prefix="p")
-
-        assert (counts.acked, js.stream_info("S").messages) == (500, 500)
-        assert counts.retries > 0
-        client.close()
-        js.client.close()
-
-
-def test_a_subject_without_a_stream_is_an_error(nats_server, js):
-    """The error names the subject and says that no stream listens there."""
-    options = sink(nats_server, publish_timeout_s=1.0)
-
-    with pytest.raises(PublishTimeoutError, match=r"'nowhere\.\d'.*no stream listens on this"):
-        publish(js.client, options, batches("nowhere", 10))
-
-
 def test_max_payload_is_checked_before_sending(nats_server, js, new_stream):
     """The server would cut the connection; instead the row is named and nothing of it is sent."""
     name = new_stream()
@@ -291,42 +263,6 @@ def test_max_payload_is_checked_before_sending(nats_server, js, new_stream):
         publish(js.client, sink(nats_server), [rows], id_prefix="p")
     assert js.client.connection is connection
     assert js.stream_info(name).messages == 0
-
-
-def test_max_msg_size_is_a_rejection(nats_server, js, new_stream):
-    """What the stream will never take ends the task with the server's own code."""
-    name = new_stream(max_msg_size=50)
-
-    with pytest.raises(PublishRejectedError, match=r"row 0: .*\(err_code 10054\)"):
-        publish(js.client, sink(nats_server), batches(name, 10, width=100))
-
-
-def test_a_full_stream_is_a_timeout(nats_server, js, new_stream, monkeypatch):
-    """
-    A stream that discards new messages may get room; without, the task ends at publishTimeout.
-    """
-    name = new_stream(max_msgs=5, discard="new")
-    options = sink(nats_server, publish_timeout_s=3.0)
-    monkeypatch.setattr(throttle, "_SHARE", 0.2)  # of its time, as answers may take some, too
-
-    with pytest.raises(ProducerThrottledError, match=r"maximum messages exceeded.*err_code 10077"):
-        publish(js.client, options, batches(name, 10))
-    assert js.stream_info(name).messages == 5
-
-
-def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream):
-    """When somebody makes room in time, every row is stored."""
-    name = new_stream(max_msgs=500, discard="new")
-    options = sink(nats_server, publish_timeout_s=30.0)
-    other = JetStream(Client(options.connection))
-    room = threading.Timer(1.0, lambda: other.purge(name, None, 501))
-    room.start()
-    counts = publish(js.client, options, batches(name, 1000), id_prefix="p")
-    room.join()
-    other.client.close()
-
-    assert counts.acked == 1000
-    assert js.stream_info(name).last_seq == 1000
 
 
 def test_a_server_that_stays_away_is_an_error():
@@ -345,24 +281,6 @@ def test_a_server_that_stays_away_is_an_error():
         options = sink_of(connection, publish_timeout_s=6.0)
         with pytest.raises(NotConnectedError):
             publish(client, options, rows(), id_prefix="p")
-
-
-def test_a_forbidden_subject_is_an_error():
-    """A permission that lacks is said so, not waited for."""
-    config = """
-        authorization { users = [{ user: u, password: p, permissions: {
-            publish: ["S.0", "$JS.API.>"], subscribe: ">" } }] }
-    """
-    with DevServer(config) as server:
-        from pyspark_jetstream.values import Secret
-
-        connection = connection_of(server.url, user="u", password=Secret("p"))
-        client = Client(connection)
-        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
-
-        with pytest.raises(JetStreamError, match=r"(?i)permissions violation .*S\.1.*grant it"):
-            publish(client, sink_of(connection), batches("S", 3))
-        client.close()
 
 
 def test_an_error_of_the_input_surfaces(nats_server, js, new_stream):

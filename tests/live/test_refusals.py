@@ -13,7 +13,6 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.errors import (
     ProducerThrottledError,
-    PublishError,
     PublishRejectedError,
     PublishTimeoutError,
 )
@@ -223,9 +222,3 @@ def test_headers_of_servers_are_refused_by_them_and_never_sent(nats_server, js, 
     assert header in DROPPED
     assert b'"error"' in refused.data, refused
     assert (counts.acked, js.stream_info(name).messages) == (1, 1)
-
-
-def test_every_refusal_is_a_publish_error():
-    """Whoever catches PublishError has them all."""
-    assert issubclass(PublishRejectedError, PublishError)
-    assert issubclass(PublishTimeoutError, PublishError)

@@ -41,8 +41,6 @@ FAST = {"ack_timeout_s": 1.0, "publish_timeout_s": 10.0}
 BRIEF = {"duplicate_window": 4 * 10**9}
 
 
-EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-
 COPIED = r"is filled from another stream \({}\): .* `nats stream backup KV_SPARK_LEDGER DIR`"
 """What is said of a bucket that is a copy."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import sys
 import pytest
 
 from ..kits.places import ROOT
-from .test_layers import HOUSE
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?P<level>[A-Z]+)"
@@ -110,24 +108,3 @@ def test_a_level_of_others_comes_back():
         "log_for('info'); logger.info('counts'); log_for('debug'); log_for(None)",
         "logger.warning('no'); logger.error('bad')",
     ) == [("INFO", "-", "-", "driver", "counts"), ("ERROR", "-", "-", "driver", "bad")]
-
-
-def test_a_warning_is_a_sentence():
-    """
-    A warning says in words what happens now: it is more than fields, and more than the error that
-    led to it.
-    """
-    told_by_values = ("nothing stored for",)
-    texts = [
-        each.value
-        for path in HOUSE.values()
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "logger.warning"
-        for each in ast.walk(call.args[0])
-        if isinstance(each, ast.Constant)
-    ]
-
-    assert len(texts) > 40
-    for text in texts:
-        words = re.findall(r"(?<![%=\w.])[A-Za-z]{2,}(?![\w=])", text)
-        assert len(words) >= 4 or any(told in text for told in told_by_values), text

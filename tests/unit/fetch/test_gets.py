@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
-import time
 
 import pytest
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
@@ -18,7 +14,6 @@ from pyspark_jetstream.fetch.pace import MOST_BYTES
 
 from ...kits.faraway import FarServer
 from ...kits.messages import Message
-from ...kits.options import connection_of
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
@@ -156,47 +151,3 @@ def test_rows_that_were_made_are_handed_on_whatever_fails_then(fails):
     end = 30_000 if fails != "leader" else 40_000  # beyond the stream's last message
     assert sequences(server, end) == list(range(1, 30_001))
     assert server.cuts == 1
-
-
-# ── what is asked beside them ────────────────────────────────────────────────────────────────
-
-
-class Pieces:
-    """A client whose connection brings these pieces, one a read."""
-
-    options = connection_of("nats://model")
-    round_trip_s = 0.0
-    version = (2, 15, 1)
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.buffer, self.pos = b"", 0
-        self.sent: list[bytes] = []
-        self.controls: list[bytes] = []
-        self._numbers = itertools.count(1)
-
-    @property
-    def connection(self) -> Pieces:
-        return self
-
-    def new_inbox(self) -> str:
-        return "_INBOX.some"
-
-    def subscribe(self, subject: str) -> int:
-        return next(self._numbers)
-
-    def unsubscribe(self, sid: int) -> None:
-        pass
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def fill(self, deadline: float, need: int = 1) -> bool:
-        assert need >= 1 and time.monotonic() < deadline < math.inf
-        if not self.pieces:
-            return False
-        self.buffer, self.pos = self.buffer[self.pos :] + self.pieces.pop(0), 0
-        return True
-
-    def control(self, control: wire.Control) -> None:
-        self.controls.append(control.verb)
