@@ -162,7 +162,8 @@ class Producer(threading.Thread):
         self._patience_s = patience_s
         self._control, self._supports = control, supports
         self._answers = answers
-        self._windows: dict[int, dict[str, tuple[int, float]]] = {}  # reason → filter → turn, end
+        self._windows: dict[int, dict[str, tuple[int, float, int]]] = {}
+        """By reason and filter its turn, its end and the request that said so."""
         self._turns = itertools.count()
         self._ready, self.ending = threading.Event(), threading.Event()
 
@@ -211,10 +212,11 @@ class Producer(threading.Thread):
         for subject in self._subjects:
             found = self._pause(subject, now)
             if found is not None:
-                reason, end = found
+                end, reason, filter, request = found
                 throttled.append({
                     "subject": subject, "throttling_reason": REASONS[reason],
-                    "pause_for_millis": round((end - now) * 1000),
+                    "pause_for_millis": round((end - now) * 1000), "filter": filter,
+                    "source": "operator", "request_id": request,
                 })  # fmt: skip
         return {
             "type": "producer",
@@ -224,14 +226,15 @@ class Producer(threading.Thread):
             "throttled": throttled,
         }
 
-    def _pause(self, subject: str, now: float) -> tuple[int, float] | None:
-        """The reason and the end of what pauses it for longest."""
+    def _pause(self, subject: str, now: float) -> tuple[float, int, str, int] | None:
+        """The end, reason, filter and request of what pauses it for longest."""
         found = []
         for reason, windows in self._windows.items():
-            words = [word for filter, word in windows.items() if matches(filter, subject)]
-            if words and max(words)[1] > now:
-                found.append((max(words)[1], reason))
-        return max(found)[::-1] if found else None
+            words = [(word, filter) for filter, word in windows.items() if matches(filter, subject)]
+            if words and max(words)[0][1] > now:
+                (_, end, request), filter = max(words)
+                found.append((end, reason, filter, request))
+        return max(found, default=None)
 
     def hear(self, message: Message, said: dict[str, Any], now: float) -> None:
         """What it does on an operator's message."""
@@ -249,7 +252,7 @@ class Producer(threading.Thread):
         reason = REASONS.index(reason) if isinstance(reason, str) else reason
         filter = said.get("subject", ">") if reason <= 1 else ">"
         end = now + said["pause_for_millis"] / 1000
-        self._windows.setdefault(reason, {})[filter] = next(self._turns), end
+        self._windows.setdefault(reason, {})[filter] = next(self._turns), end, said["request_id"]
         if message.reply:
             receipt = {"type": "throttle_producer_receipt", "request_id": said["request_id"]}
             self._nats.publish(message.reply, receipt)
