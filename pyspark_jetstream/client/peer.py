@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _SOCKET_BUFFER: Final = 4 << 20
 _UNREACHED: Final = (
     "check host and port in option servers (4222 is for clients, 8222 for monitoring), that a"
-    " server runs there, that this host may reach it, and whether it wants tlsHandshakeFirst"
+    " server runs there, that this host may reach it, that max_connections of server and account"
+    " leave room, and whether it wants tlsHandshakeFirst"
 )
 
 _RECORD_BYTES: Final = 1 << 14

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Timer
 
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
-from pyspark_jetstream.errors import OptionError, ReadError
+from pyspark_jetstream.errors import NotConnectedError, OptionError, ReadError
 from pyspark_jetstream.write.creation import create_streams
 
 from ..kits.options import connection_of, creation_of
@@ -24,7 +25,14 @@ jetstream: enabled
 accounts { A { users: [{user: a, password: x}], jetstream: {max_bytes_required: true} } }
 no_auth_user: a
 """
+FULL = {
+    "server": "max_connections: 1",
+    "account": "accounts { A { users: [{user: a, password: x}], limits: {max_connections: 1} } }\n"
+    "no_auth_user: a",
+}
 CONSUMERS = {"inactive_threshold": 3600 * 10**9, "max_ack_pending": 40}
+BRIEF = {"inactive_threshold": 5 * 10**9}
+"""Less than a task's own consumer asks for."""
 COUNT = 250
 
 
@@ -63,7 +71,7 @@ def read(query: Query, js: JetStream) -> list[int]:
         query.reader.stop()
 
 
-@pytest.mark.parametrize("limits", [{}, CONSUMERS], ids=["server", "stream"])
+@pytest.mark.parametrize("limits", [{}, CONSUMERS, BRIEF], ids=["server", "stream", "brief"])
 def test_a_query_is_granted_what_is_allowed(
     limited: DevServer, js: JetStream, retention: str, limits: dict[str, int]
 ) -> None:
@@ -71,7 +79,7 @@ def test_a_query_is_granted_what_is_allowed(
     config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "retention": retention}
     js.create_stream(config | {"consumer_limits": limits})
 
-    assert read(Query(limited, stream="S"), js) == list(range(1, COUNT + 1))
+    assert read(Query(limited, stream="S", directBelow=0), js) == list(range(1, COUNT + 1))
 
 
 def test_queries_that_share_are_granted_what_is_allowed(limited: DevServer, js: JetStream) -> None:
@@ -121,3 +129,21 @@ def test_a_bucket_where_each_stream_has_a_size() -> None:
         assert bucket.ensure() is None
         assert bucket.ensure() is None
         client.close()
+
+
+@pytest.mark.parametrize("of", FULL)
+def test_a_limit_of_connections_is_named(of: str) -> None:
+    """Who finds no room tries again, and says at last which limit is to be raised."""
+    with DevServer(FULL[of]) as server:
+        first, hasty, patient = (
+            Client(connection_of(server.url, connect_timeout_s=s), at_start=True)
+            for s in (5, 1, 60)
+        )
+        assert first.connection
+        with pytest.raises(NotConnectedError, match=r"maximum .*connections exc.* max_connections"):
+            _ = hasty.connection
+        leaving = Timer(0.5, first.close)
+        leaving.start()
+        assert patient.connection
+        leaving.join()
+        patient.close()

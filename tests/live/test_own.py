@@ -442,6 +442,17 @@ def test_where_the_server_refuses_the_pulls(config, by_direct_get):
     assert left == []
 
 
+def test_where_consumers_may_not_live_so_long(js, new_stream, by_direct_get):
+    """A stream's `inactive_threshold` below what is asked for is taken as it is."""
+    stream = new_stream(consumer_limits={"inactive_threshold": 5 * 10**9})
+    fill(js, stream, 3000)
+
+    found = sequences(reading(stream, 3000, expected=3000).batches(js.client))
+
+    assert found == list(range(1, 3001))
+    assert by_direct_get == []
+
+
 @pytest.mark.usefixtures("small_pulls")
 def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     """

@@ -43,6 +43,7 @@ from ...sanitize import get_logger
 from ..dataloss import check_loss, is_read
 from ..decoding.deliveries import Deliveries
 from ..decoding.rows import Builder, RowBuilder
+from ..durable import create
 from ..own import Own, new_name, own_config
 from ..pace import FAR_S, appetite_of
 from .pulls import LATE, SILENT, Pulls, Status, Superseded, status_of
@@ -171,7 +172,7 @@ class OwnAttempt:
         if read.filter is not None:
             config["filter_subject"] = read.filter
         try:
-            info = self._js.create_consumer(read.stream, config)
+            info = create(self._js, read.stream, config)
         except (PermissionsError, ApiError) as error:
             raise ConsumerRefusedError(str(error)) from error
         self._consumer = name
