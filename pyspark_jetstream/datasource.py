@@ -83,12 +83,6 @@ def _check_spark() -> None:
         raise JetStreamError(f"needs Spark 4.1 or newer; this is {pyspark.__version__}")
 
 
-def _refused(error: JetStreamError) -> DataSourceStreamReader:
-    from .readstream.refused import RefusedReader
-
-    return RefusedReader(error)
-
-
 def _check_schema(schema: StructType, wanted: StructType) -> None:
     if schema != wanted:
         raise OptionError(
@@ -162,18 +156,18 @@ class JetStreamDataSource(DataSource):
         from .options import parse_stream
 
         try:
-            from .readstream.reader import StreamReader
-        except ModuleNotFoundError:
-            version = f"this is {pyspark.__version__}; spark.read and writes work with it"
-            error = JetStreamError(f"a streaming read needs Spark 4.2 or newer; {version}")
-            return _refused(error)
+            from .readstream.reader import StreamReader as Reader
+        except ModuleNotFoundError:  # pyspark.sql.streaming.datasource is new in Spark 4.2
+            from .readstream.earlier import EarlierReader as Reader  # type: ignore[assignment]
         try:
             options = parse_stream(dict(self.options))
             log_for(options.connection.log_level, options.query_name or options.consumer)
             _check_schema(schema, columns_of(self.options))
         except OptionError as error:
-            return _refused(error)
-        return StreamReader(options)
+            from .readstream.refused import RefusedReader
+
+            return RefusedReader(error)
+        return Reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write."""

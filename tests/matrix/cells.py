@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PYTHONS = ("3.11", "3.12", "3.13")
-SPARKS = ("4.3.0", "4.2.1")
+SPARKS = ("4.3.0", "4.2.1", "4.1.4")
 JAVAS = ("17", "21", "25")
 
 DEPLOYMENTS = {
     "local": "`local[*]`, no pandas",
+    "killed": "`local[2]`, the driver killed four times with `kill -9`",
     "standalone": "standalone master and two workers, `spark-submit`",
     "local-cluster": "`local-cluster`, two executors, `spark-submit`",
     "archives": "`--archives` with a packed environment, on two standalone workers",

@@ -10,6 +10,7 @@ from .room import Room
 
 RUN: dict[str, Callable[[Room], Path]] = {
     "local": submitted.local,
+    "killed": submitted.killed,
     "standalone": submitted.standalone,
     "local-cluster": submitted.local_cluster,
     "archives": submitted.archives,

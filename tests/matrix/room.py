@@ -18,6 +18,7 @@ from .cells import Cell
 from .environments import Environments
 
 SMOKE = Path(__file__).with_name("smoke.py")
+KILLED = Path(__file__).with_name("killed.py")
 COPIED = 800
 """Messages that each cell copies, but one that is refused."""
 

@@ -34,7 +34,7 @@ def main(task):
     def copy():
         flights = (
             spark.readStream.format("jetstream")
-            .options(servers=servers, stream=source, partitions="2", maxRecordsPerTrigger="200")
+            .options(servers=servers, stream=source, partitions="2")
             .option("partitionSubject", f"{source}.{{partition}}.>")
             .load()
         )

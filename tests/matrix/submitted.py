@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+
+from ..kits.options import connection_of
 from ..kits.standalone import Standalone
-from .room import SMOKE, Room, WrongError, judge, spark_of
+from .room import COPIED, KILLED, SMOKE, TIMEOUT_S, Room, WrongError, judge, spark_of
 
 
 def local(room: Room) -> Path:
@@ -19,6 +28,43 @@ def local(room: Room) -> Path:
     environment = room.environ(python, spark_of(python))
     said = room.run([python, SMOKE, room.task(master="local[*]")], environment)
     judge(room, said, python)
+    return python
+
+
+def killed(room: Room) -> Path:
+    """A driver that copies while messages come, killed again and again; what it stored."""
+    python = room.environments.installed(room.cell.python, room.cell.spark)
+    environment = room.environ(python, spark_of(python))
+    client = Client(connection_of(room.server.url))
+    js = JetStream(client)
+    for p in range(2):
+        name = f"{room.source}-{p}"
+        js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+    lives = 5
+    for life in range(1, lives + 1):
+        with (room.folder / f"life-{life}.log").open("wb") as log:
+            driver = subprocess.Popen(
+                [python, KILLED, room.task()], stdout=log, stderr=subprocess.STDOUT,
+                env=environment, cwd=room.folder, start_new_session=True,
+            )  # fmt: skip
+        wanted = COPIED * life // lives
+        deadline = time.monotonic() + TIMEOUT_S
+        try:
+            for i in range(wanted - COPIED // lives, wanted):
+                p, stream = i % 2, f"{room.source}{'' if i % 4 < 2 else f'-{i % 2}'}"
+                js.publish(f"{stream}.{p}.{i % 10}", b"%d" % i, [])
+            enough = wanted - random.randrange(100) if life < lives else wanted
+            while js.stream_info(room.target).messages < enough:
+                if driver.poll() is not None or time.monotonic() > deadline:
+                    raise WrongError(Path(log.name).read_text(errors="replace")[-3000:])
+                time.sleep(0.1)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait(30)
+    copied = {js.message_get(room.target, seq=s).data for s in range(1, COPIED + 1)}
+    client.close()
+    if len(copied) != COPIED:
+        raise WrongError(f"{len(copied)} of {COPIED} messages are different")
     return python
 
 

@@ -91,7 +91,7 @@ SPARK = {
     "__init__", "datasource", "tasks.rows", "worker",
     "operations.files",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
-    "readstream.reader", "readstream.refused",
+    "readstream.earlier", "readstream.reader", "readstream.refused",
     "write.preparation", "write.restoring", "write.results", "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM."""

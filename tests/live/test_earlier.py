@@ -1,0 +1,69 @@
+"""A streaming read as Spark 4.1 asks for it: without a start, and without a limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.readstream.earlier import EarlierReader
+
+from ..kits.reading import Offset, Query, text
+from ..kits.servers import DevServer
+from ..kits.sources import NewStream, Publish
+
+COUNT, LIMIT = 60, 25
+
+
+class EarlierQuery(Query):
+    """Asks like Spark 4.1, which tells a run first where its log ends."""
+
+    def _reader(self) -> Any:
+        return EarlierReader(parse_stream(self.options))
+
+    def claim(self) -> Offset | None:
+        self._doubt_words()
+        end = text(self.reader.latestOffset())
+        return None if self.planned[-1:] == [end] else end
+
+    def restart(self, **options: Any) -> None:
+        self.die()
+        self.reader = self._reader()
+        assert self.reader.partitions(self.planned[-1], self.planned[-1]) == []
+        if self.committed < len(self.planned):
+            self.commit()
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+def test_each_message_once_over_restarts(
+    nats_server: DevServer, new_stream: NewStream, publish: Publish, retention: str
+) -> None:
+    """Within the limit, also right behind a restart; one comes before each batch is committed."""
+    name, sizes = new_stream(retention=retention), []
+    query = EarlierQuery(nats_server, stream=name, maxRecordsPerTrigger=LIMIT)
+    query.step()
+    publish([(f"{name}.{i % 4}", b"%d" % i) for i in range(COUNT)])
+    while (before := len(query.rows)) < COUNT:
+        assert query.plan()
+        query.restart()
+        sizes.append(len(query.rows) - before)
+        query.restart()
+    assert query.plan() is None
+    query.reader.stop()
+
+    assert query.data == [b"%d" % i for i in range(COUNT)]
+    assert max(sizes) <= LIMIT
+
+
+def test_a_batch_that_is_asked_for_too_early(nats_server: DevServer, new_stream: NewStream) -> None:
+    """A setting of Spark 4.1 asks for one before the checkpoint is told: it is named."""
+    query = EarlierQuery(nats_server, stream=new_stream())
+    query.step()
+    query.reader.stop()
+    query.reader = query._reader()
+    query.reader.latestOffset()
+    with pytest.raises(OptionError, match="triggerAvailableNowWrapper"):
+        query.reader.partitions(query.planned[-1], query.planned[-1])
+    query.reader.stop()
