@@ -33,11 +33,11 @@ BUDGETS: Final = {
 }
 
 NOW: Final = {
-    "read side and ground": 12_753,
+    "read side and ground": 12_737,
     "write side": 7_749,
     "operations": 2_946,
     "jobs": 345,
-    "lines of tests": 56_980,
+    "lines of tests": 57_104,
     "lines of bench": 2_500,
     "pages": 30,
     "words of docs": 50_000,

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError, OptionError
+from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.publish.outcome import Written
@@ -233,13 +233,6 @@ def test_a_bad_server_is_found_on_the_driver():
         batch_writer(parse_sink(options), ROWS, False)
     with pytest.raises(NotConnectedError):
         stream_writer(parse_sink(options, streaming=True), ROWS, False)
-
-
-def test_overwrite_is_refused_by_both_factories():
-    """The check needs no server."""
-    for factory in (batch_writer, stream_writer):
-        with pytest.raises(OptionError, match="append-only"):
-            factory(parse_sink({}), ROWS, True)
 
 
 def test_a_type_without_arrow_form_is_named():
