@@ -40,7 +40,7 @@ class EarlierQuery(Query):
 def test_each_message_once_over_restarts(
     nats_server: DevServer, new_stream: NewStream, publish: Publish, retention: str
 ) -> None:
-    """Within the limit, also right behind a restart; one comes before each batch is committed."""
+    """Within the limit, also behind a restart; one comes before each batch is committed."""
     name, sizes = new_stream(retention=retention), []
     query = EarlierQuery(nats_server, stream=name, maxRecordsPerTrigger=LIMIT)
     query.step()
@@ -61,9 +61,9 @@ def test_a_batch_that_is_asked_for_too_early(nats_server: DevServer, new_stream:
     """A setting of Spark 4.1 asks for one before the checkpoint is told: it is named."""
     query = EarlierQuery(nats_server, stream=new_stream())
     query.step()
-    query.reader.stop()
+    query.die()
     query.reader = query._reader()
-    query.reader.latestOffset()
+    query.claim()
     with pytest.raises(OptionError, match="triggerAvailableNowWrapper"):
         query.reader.partitions(query.planned[-1], query.planned[-1])
     query.reader.stop()

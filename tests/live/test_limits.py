@@ -32,7 +32,6 @@ FULL = {
 }
 CONSUMERS = {"inactive_threshold": 3600 * 10**9, "max_ack_pending": 40}
 BRIEF = {"inactive_threshold": 5 * 10**9}
-"""Less than a task's own consumer asks for."""
 COUNT = 250
 
 
@@ -142,8 +141,6 @@ def test_a_limit_of_connections_is_named(of: str) -> None:
         assert first.connection
         with pytest.raises(NotConnectedError, match=r"maximum .*connections exc.* max_connections"):
             _ = hasty.connection
-        leaving = Timer(0.5, first.close)
-        leaving.start()
+        Timer(0.5, first.close).start()
         assert patient.connection
-        leaving.join()
         patient.close()

@@ -10,8 +10,7 @@ import sys
 def main(task):
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.master("local[2]").getOrCreate()
     servers, source, target = task["servers"], task["source"], task["target"]
     layouts = {
         "filtered": {"stream": source, "partitionSubject": f"{source}.{{partition}}.>"},
