@@ -55,9 +55,6 @@ def _best(mapping: SubjectMapping, subjects: list[str], seconds: float) -> float
     while time.perf_counter() < until:
         fresh = SubjectMapping(mapping.routes)
         began = time.perf_counter()
-        if fresh.needs_identity:
-            fresh.map_rows(column, identities)
-        else:
-            fresh.map_subjects(column.dictionary).subjects.take(column.indices)
+        fresh.map_rows(column, identities if fresh.needs_identity else None)
         best = min(best, time.perf_counter() - began)
     return best

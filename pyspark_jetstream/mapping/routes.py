@@ -22,6 +22,7 @@ route, however many routes there are, and the order of the shapes is the precede
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ class Route:
             raise OptionError(
                 OPTION,
                 f"rule {source!r}: expected a destination, or a list of"
-                f" {{destination, weight}}, got {kind(value)}",
+                f" {{destination, weight}}, got {shown(value)}",
             )
         entries = [value] if isinstance(value, Members) else value
         choices: list[Choice] = []
@@ -114,15 +115,6 @@ class Route:
             if (total := sum(choice.percent for choice in choices)) > 100:
                 raise _refuse(source, number, f"the weights add up to {total} > 100")
         return cls(source, _complete(source, choices, source in seen))
-
-    @property
-    def entries(self) -> list[dict[str, Any]]:
-        """The route's JSON behind the source; `parse` makes this route of it."""
-        return [
-            {"destination": choice.rule.destination, "weight": choice.percent}
-            for choice in self.choices
-            if choice.rule is not None and not choice.kept
-        ]
 
     def outcomes(
         self, names: Sequence[str], tokens: Sequence[Sequence[str]]
@@ -241,26 +233,15 @@ class Router:
         return results
 
 
-def kind(value: Any) -> str:
-    """Type of a value, in the words of JSON."""
-    if value is None:
-        return "null"
-    if isinstance(value, Members):
-        return "an object"
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number with a point",
-        str: "text",
-        list: "a list",
-    }
-    return names.get(type(value), f"a {type(value).__name__}")
+def shown(value: Any) -> str:
+    """A value as JSON, for what errors say."""
+    return f"{json.dumps(value):.60}"
 
 
 def _entry(source: str, number: int, entry: Any) -> tuple[str, int]:
     """Destination and percent of one member of a list."""
     if not isinstance(entry, Members):
-        raise _refuse(source, number, f"expected {{destination, weight}}, got {kind(entry)}")
+        raise _refuse(source, number, f"expected {{destination, weight}}, got {shown(entry)}")
     fields: dict[str, Any] = {}
     for name, value in entry:
         field = _FIELDS.get(name.lower())
@@ -272,7 +253,7 @@ def _entry(source: str, number: int, entry: Any) -> tuple[str, int]:
         if field in fields:
             raise _refuse(source, number, f"{field} is given twice")
         if field != "weight" and not isinstance(value, str):
-            raise _refuse(source, number, f"{field}: expected text, got {kind(value)}")
+            raise _refuse(source, number, f"{field}: expected text, got {shown(value)}")
         fields[field] = value
     for field in ("destination", "weight"):
         if field not in fields:
@@ -289,7 +270,7 @@ def _percent(source: str, number: int, weight: Any) -> int:
         percent = weight
     if percent is None or not 0 <= percent <= 100:
         raise _refuse(
-            source, number, f"weight: expected a whole number from 0 to 100, got {weight!r}"
+            source, number, f"weight: expected a whole number from 0 to 100, got {shown(weight)}"
         )
     return percent
 

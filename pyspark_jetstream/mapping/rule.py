@@ -87,12 +87,6 @@ class Random:
     span: int
     """The number drawn is below this."""
 
-    @classmethod
-    def counted(cls, count: int) -> Random:
-        """By the number in the rule; the server takes 0 and below as well."""
-        signed = (count + 2**31) % 2**32 - 2**31  # the server's int32(count)
-        return cls(abs(signed) or 1)
-
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
@@ -158,17 +152,11 @@ class Rule:
             OptionError: The server would refuse it, or it is one of the three mistakes above.
         """
         source = source or REST  # as in a stream's transform; an account's mappings refuse it
-
-        def fail(reason: str) -> OptionError:
-            return OptionError(OPTION, f"rule {source!r} -> {destination!r}: {reason}")
-
-        _check_source(source, fail)
-        parsed = [_parse_token(n, token, fail) for n, token in enumerate(tokens(destination), 1)]
-        _check_destination(source, destination, parsed, fail)
-        pieces = [
-            call if isinstance(call, str) else _resolve(number, call, source, fail)
-            for number, call in enumerate(parsed, 1)
-        ]
+        try:
+            pieces = _pieces(source, destination)
+        except ValueError as error:
+            problem = f"rule {source!r} -> {destination!r}: {error}"
+            raise OptionError(OPTION, problem) from None
         if not has_rest(destination):
             return cls(source, destination, tuple(pieces), None)
         return cls(source, destination, tuple(pieces[:-1]), len(tokens(source)) - 1)
@@ -222,9 +210,11 @@ class Rule:
     def _sound(self, subject: str, made: tuple[str | Random, ...]) -> Made | ValueError:
         """The result of a rule that cuts tokens; the error that it is no subject."""
         result = ".".join("0" if isinstance(each, Random) else each for each in made)
-        if (fault := _cut_fault(result)) is None:
+        is_half = _HALF.search(result) is not None
+        fault = "a character is cut in two" if is_half else subject_fault(result)
+        if fault is None:
             return made if self.is_random else result
-        shown = result.encode("utf-8", "surrogateescape") if _HALF.search(result) else result
+        shown = result.encode("utf-8", "surrogateescape") if is_half else result
         return ValueError(f"{self} makes of {subject!r} the invalid subject {shown!r}: {fault}")
 
     def __str__(self) -> str:
@@ -264,90 +254,95 @@ def _split(token: str, delimiter: str) -> str:
     return text
 
 
-def _cut_fault(subject: str) -> str | None:
-    if _HALF.search(subject):
-        return "a character is cut in two"
-    return subject_fault(subject)
-
-
 # ── parsing ─────────────────────────────────────────────────────────────────────────────────
 
 
-_Failure: TypeAlias = Callable[[str], OptionError]
-"""Makes the errors of one rule."""
+def _pieces(source: str, destination: str) -> list[Piece]:
+    """
+    The tokens of a destination, the final `>` as text.
+
+    Raises:
+        ValueError: The server would refuse the rule, or it is one of the three mistakes.
+    """
+    _check_source(source)
+    parsed = [_parse_token(number, token) for number, token in enumerate(tokens(destination), 1)]
+    _check_destination(source, destination, parsed)
+    return [
+        call if isinstance(call, str) else _resolve(number, call, source)
+        for number, call in enumerate(parsed, 1)
+    ]
 
 
-def _check_source(source: str, fail: _Failure) -> None:
+def _check_source(source: str) -> None:
     if (fault := filter_fault(source)) is not None:
-        raise fail(f"invalid source: {fault}")
+        raise ValueError(f"invalid source: {fault}")
     for number, token in enumerate(tokens(source), 1):
         if token.startswith(ANY) and token != ANY:
-            raise fail(
+            raise ValueError(
                 f"invalid source: token {number} {token!r} only starts with a wildcard;"
                 f" write {ANY!r} or drop it"
             )
 
 
-def _parse_token(number: int, token: str, fail: _Failure) -> str | Call:
+def _parse_token(number: int, token: str) -> str | Call:
     """A destination token as literal text or a call."""
     call = call_of(token)
     if call is None:
         return token
     if not call.name:
-        raise fail(
+        raise ValueError(
             f"unknown function in token {number} {token!r}; there are {', '.join(FUNCTIONS)}"
         )
     return call
 
 
-def _check_destination(
-    source: str, destination: str, parsed: list[str | Call], fail: _Failure
-) -> None:
+def _check_destination(source: str, destination: str, parsed: list[str | Call]) -> None:
     """Everything about the destination but the calls themselves, which may contain spaces."""
     literal = ".".join("x" if isinstance(piece, Call) else piece for piece in parsed)
     if (fault := filter_fault(literal)) is not None:
-        raise fail(f"invalid destination: {fault}")
+        raise ValueError(f"invalid destination: {fault}")
     if ANY in parsed:
-        raise fail(
+        raise ValueError(
             f"invalid destination: token {parsed.index(ANY) + 1} is {ANY!r};"
             " name a wildcard of the source by {{wildcard(n)}} or $n"
         )
     if has_rest(source) != has_rest(destination):
-        raise fail(f"source and destination must both end in {REST!r}, or neither")
+        raise ValueError(f"source and destination must both end in {REST!r}, or neither")
 
 
-def _resolve(number: int, call: Call, source: str, fail: _Failure) -> Piece:
+def _resolve(number: int, call: Call, source: str) -> Piece:
     """Check a call's arguments and turn wildcard numbers into token indexes."""
     where = f"in token {number} {call.token!r}"
     name, arguments = call.name, call.arguments
     if name in ("partition", "random"):
         if name == "random" and len(arguments) > 1:
-            raise fail(f"too many arguments {where}; random takes how many numbers there are")
-        count = _number(arguments[0], COUNT, f"a number up to {INT32[-1]}", where, fail)
+            raise ValueError(f"too many arguments {where}; random takes how many numbers there are")
+        count = _number(arguments[0], COUNT, f"a number up to {INT32[-1]}", where)
         if name == "random":
-            return Random.counted(count)
-        wanted = [_wildcard_number(text, where, fail) for text in arguments[1:]]
+            signed = (count + 2**31) % 2**32 - 2**31  # the server's int32(count)
+            return Random(abs(signed) or 1)  # it takes 0 and below as well
+        wanted = [_wildcard_number(text, where) for text in arguments[1:]]
         if is_literal(source):
             # The server drops the numbers, whatever they are, and hashes the whole subject.
             return Partition(count, ())
-        return Partition(count, tuple(_token_index(n, source, where, fail) for n in wanted))
+        return Partition(count, tuple(_token_index(n, source, where) for n in wanted))
     takes = _TAKES.get(name, "the number of a wildcard and a size in bytes")
     needed = 1 if name == "wildcard" else 2
     if len(arguments) < needed or arguments == ("",):
-        raise fail(f"not enough arguments {where}; {name} takes {takes}")
+        raise ValueError(f"not enough arguments {where}; {name} takes {takes}")
     if len(arguments) > needed:
-        raise fail(f"too many arguments {where}; {name} takes {takes}")
-    wildcard = _wildcard_number(arguments[0], where, fail)
+        raise ValueError(f"too many arguments {where}; {name} takes {takes}")
+    wildcard = _wildcard_number(arguments[0], where)
     size, delimiter = 0, ""
     if name == "split":
         delimiter = arguments[1]
         if " " in delimiter:
-            raise fail(f"invalid argument {delimiter!r} {where}; expected text without spaces")
+            raise ValueError(f"invalid argument {delimiter!r} {where}; expected no spaces")
     elif name != "wildcard":
-        size = _number(arguments[1], INT32, f"a size up to {INT32[-1]}", where, fail)
+        size = _number(arguments[1], INT32, f"a size up to {INT32[-1]}", where)
     if is_literal(source):
-        raise fail(f"wildcard index out of range {where}; the source has no wildcards")
-    index = _token_index(wildcard, source, where, fail)
+        raise ValueError(f"wildcard index out of range {where}; the source has no wildcards")
+    index = _token_index(wildcard, source, where)
     return index if name == "wildcard" else TokenCut(name, index, size, delimiter)
 
 
@@ -357,21 +352,21 @@ _TAKES: Final = {
 }
 
 
-def _wildcard_number(text: str, where: str, fail: _Failure) -> int:
-    return _number(text, INT64, "the number of a wildcard", where, fail)
+def _wildcard_number(text: str, where: str) -> int:
+    return _number(text, INT64, "the number of a wildcard", where)
 
 
-def _number(text: str, allowed: range, expected: str, where: str, fail: _Failure) -> int:
+def _number(text: str, allowed: range, expected: str, where: str) -> int:
     number = integer(text, allowed)
     if number is None:
-        raise fail(f"invalid argument {text!r} {where}; expected {expected}")
+        raise ValueError(f"invalid argument {text!r} {where}; expected {expected}")
     return number
 
 
-def _token_index(number: int, source: str, where: str, fail: _Failure) -> int:
+def _token_index(number: int, source: str, where: str) -> int:
     positions = wildcard_positions(source)
     if number > len(positions):
-        raise fail(
+        raise ValueError(
             f"wildcard index {number} out of range {where}; the source has {len(positions)} {ANY!r}"
         )
     # The server does not refuse 0 and below: they mean the first token of the subject.

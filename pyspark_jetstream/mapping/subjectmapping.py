@@ -26,11 +26,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from .. import subjects
-from ..arrays import STRING
+from ..arrays import STRING, numbers
 from ..errors import OptionError
 from .outcomes import Outcomes, Result
 from .routes import Choice, Route, Router
-from .rule import OPTION, Random, Rule
+from .rule import OPTION
 from .text import read_mapping
 
 _EXPECTED: Final = (
@@ -42,9 +42,9 @@ _KNOWN: Final = 1 << 16
 
 
 class Mapped(NamedTuple):
-    """A column of subjects after the mapping."""
+    """The subjects of rows after the mapping."""
 
-    subjects: pa.Array
+    subjects: pa.DictionaryArray
     """STRING; null where the mapping loses the row, or makes no subject of it."""
 
     faults: pa.Array | None
@@ -97,39 +97,45 @@ class SubjectMapping:
 
     @property
     def text(self) -> str:
-        """The rules as JSON, and nothing but them; `parse` makes an equal mapping of it."""
-        return json.dumps({route.source: route.entries for route in self.routes})
+        """The rules with their per cent, as JSON: the same of equal mappings."""
+        return json.dumps(
+            [(str(each.rule), each.percent) for route in self.routes for each in route.choices]
+        )
 
     @property
     def needs_identity(self) -> bool:
         """Whether some rule chooses by the row, not by its subject alone."""
         return any(route.needs_identity for route in self.routes)
 
-    def map_subjects(self, names: pa.Array) -> Mapped:
+    def map_rows(self, column: pa.DictionaryArray, identities: pa.Array | None = None) -> Mapped:
         """
         The subjects to publish on: mapped ones, or the same where no rule matches.
 
         Args:
-            names: STRING without nulls; of a mapping without `needs_identity`.
-        """
-        return _mapped(self.outcomes(names.to_pylist()))
-
-    def map_rows(self, column: pa.DictionaryArray, identities: pa.Array) -> Mapped:
-        """
-        Likewise, row by row.
-
-        Args:
             column: the subjects of the rows, STRING without nulls.
-            identities: BINARY without nulls, of the rows.
+            identities: BINARY without nulls, of the rows; of a mapping with `needs_identity`.
+
+        Raises:
+            ValueError: There are none, and a rule chooses by them.
         """
-        known = self.outcomes(column.dictionary.to_pylist())
-        pairs = zip(column.indices.to_pylist(), identities.to_pylist(), strict=True)
-        return _mapped(
-            [
-                outcome.draw(identity) if type(outcome := known[code]) is Outcomes else outcome
+        results, indices = self.outcomes(column.dictionary.to_pylist()), column.indices
+        if identities is not None:
+            pairs = zip(indices.to_pylist(), identities.to_pylist(), strict=True)
+            results = [
+                outcome.draw(identity) if type(outcome := results[code]) is Outcomes else outcome
                 for code, identity in pairs
             ]
-        )
+            indices = numbers(len(results))
+        kinds, faults = set(map(type, results)), None
+        if Outcomes in kinds:
+            raise ValueError("a rule chooses by the row; that takes the identities of the rows")
+        if ValueError in kinds:
+            whys = [str(each) if isinstance(each, ValueError) else None for each in results]
+            faults = pa.array(whys, STRING).take(indices)
+            results = [each if isinstance(each, str) else None for each in results]
+        encoded = pa.array(results, STRING).dictionary_encode()
+        rows = pa.DictionaryArray.from_arrays(encoded.indices.take(indices), encoded.dictionary)
+        return Mapped(rows, faults)
 
     def outcomes(self, names: Sequence[str]) -> list[Result | Outcomes]:
         """What becomes of each of these subjects, which are distinct, or may."""
@@ -155,13 +161,13 @@ class SubjectMapping:
         subjects.check_subject(subject)
         matching = list(self._router.matching(subject))
         if not matching:
-            return Explanation(subject, None, (), Shares((), 100, 0))
-        route = matching[0]
+            return Explanation(subject, None, (), (Share(STAYS, 100, subject),))
+        route, *others = matching
         return Explanation(
             subject,
             route.source,
-            tuple(other.source for other in matching[1:]),
-            _shares(subject, route.choices),
+            tuple(other.source for other in others),
+            tuple(_share(subject, choice) for choice in route.choices),
         )
 
     def __reduce__(self) -> tuple[type[SubjectMapping], tuple[tuple[Route, ...]]]:
@@ -171,11 +177,17 @@ class SubjectMapping:
         return f"<SubjectMapping {self.text}>"
 
 
+STAYS: Final = "stays"
+"""In place of a destination: the weights leave the message on its subject, or no rule matches."""
+LOST: Final = "lost"
+"""In place of a destination: the message is not published at all."""
+
+
 class Share(NamedTuple):
     """One destination and its part of the messages."""
 
     destination: str
-    """The destination as the rule has it."""
+    """The destination as the rule has it, `STAYS` or `LOST`."""
 
     percent: int
 
@@ -184,18 +196,6 @@ class Share(NamedTuple):
 
     fault: str | None = None
     """Reason that there can be none."""
-
-
-class Shares(NamedTuple):
-    """Destinations of the messages; their shares sum to 100."""
-
-    destinations: tuple[Share, ...]
-
-    kept: int
-    """Per cent that stay on their subject, because the weights leave them over."""
-
-    lost: int
-    """Per cent that are not published at all."""
 
 
 class Explanation(NamedTuple):
@@ -209,22 +209,8 @@ class Explanation(NamedTuple):
     competitors: tuple[str, ...]
     """Sources of the rules that match as well, in the order in which they would apply."""
 
-    shares: Shares
-
-
-def _mapped(results: Sequence[Result | Outcomes]) -> Mapped:
-    """
-    Raises:
-        ValueError: Of some the row would have to choose.
-    """
-    kinds = set(map(type, results))
-    if Outcomes in kinds:
-        raise ValueError("a rule chooses by the row; that takes the identities of the rows")
-    if ValueError not in kinds:
-        return Mapped(pa.array(results, STRING), None)
-    faults = [str(each) if isinstance(each, ValueError) else None for each in results]
-    sound = [each if isinstance(each, str) else None for each in results]
-    return Mapped(pa.array(sound, STRING), pa.array(faults, STRING))
+    shares: tuple[Share, ...]
+    """They sum to 100."""
 
 
 def explain_mapping(mapping_text: str, subject: str) -> Explanation:
@@ -238,27 +224,13 @@ def explain_mapping(mapping_text: str, subject: str) -> Explanation:
     return SubjectMapping.parse(mapping_text).explain(subject)
 
 
-def _shares(subject: str, choices: tuple[Choice, ...]) -> Shares:
-    destinations: list[Share] = []
-    kept = 0
-    for choice in choices:
-        if choice.rule is None:
-            continue
-        share = _share(subject, choice.rule, choice.percent)
-        if choice.kept and share.subject == subject:
-            kept = choice.percent
-        else:
-            destinations.append(share)
-    lost = 100 - kept - sum(share.percent for share in destinations)
-    return Shares(tuple(destinations), kept, lost)
-
-
-def _share(subject: str, rule: Rule, percent: int) -> Share:
+def _share(subject: str, choice: Choice) -> Share:
+    rule, percent = choice.rule, choice.percent
+    if rule is None:
+        return Share(LOST, percent, None)
     try:
-        return Share(rule.destination, percent, rule.apply(subject, _shown_range))
+        becomes = rule.apply(subject, lambda random: f"[0-{random.span - 1}]")
     except ValueError as error:
         return Share(rule.destination, percent, None, str(error))
-
-
-def _shown_range(random: Random) -> str:
-    return f"[0-{random.span - 1}]"
+    stays = choice.kept and becomes == subject
+    return Share(STAYS if stays else rule.destination, percent, becomes)

@@ -15,7 +15,7 @@ import re
 from typing import Any, Final
 
 from ..foreign import read_json
-from .routes import Members, kind
+from .routes import Members, shown
 
 _GAP: Final = re.compile(r"(?:\s+|#[^\r\n]*|//[^\r\n]*)*")
 _BLOCK: Final = re.compile(rf"{_GAP.pattern}(?:(?:mappings|maps)\s*[:=]?\s*)?\{{", re.IGNORECASE)
@@ -28,14 +28,9 @@ _WHOLE: Final = re.compile(r"-?[0-9]+")
 _PERCENT: Final = re.compile(r"[0-9]+%")
 _DEPTH: Final = 4
 """A block, a list, an entry of it; more is none."""
-_CONSTANTS: Final = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+_CONSTANTS: Final = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(
+    ("false", "no", "off"), False
+)
 
 
 def read_mapping(text: str) -> Members:
@@ -50,7 +45,7 @@ def read_mapping(text: str) -> Members:
     except ValueError:
         return _Block(text).members()
     if not isinstance(value, Members):
-        raise ValueError(f"it is {kind(value)}")
+        raise ValueError(f"it is {shown(value)}")
     return value
 
 

@@ -47,7 +47,9 @@ class Reroutes:
     rows: int = 0
     """Number of rows that went elsewhere."""
 
-    def of(self, column: pa.DictionaryArray, identities: pa.Array, mapped: pa.Array) -> pa.Array:
+    def of(
+        self, column: pa.DictionaryArray, identities: pa.Array, mapped: pa.DictionaryArray
+    ) -> pa.DictionaryArray:
         """
         Destination of each row: as mapped, unless that is paused and something else is not.
 
@@ -60,8 +62,8 @@ class Reroutes:
         if said is None:
             return mapped
         is_paused, place = cache(said), cache(self._place)
-        names = pc.unique(mapped).drop_null().to_pylist()
-        paused = pc.is_in(mapped, pa.array([name for name in names if is_paused(name)], STRING))
+        names = pa.array([is_paused(name) for name in mapped.dictionary.to_pylist()], pa.bool_())
+        paused = pc.fill_null(names.take(mapped.indices), False)
         moved, vain = [], 0
         rows = (column.indices, identities, mapped)
         known = self.mapping.outcomes(column.dictionary.to_pylist())
@@ -78,7 +80,10 @@ class Reroutes:
                     self.rows += 1
                     break
                 vain += 1
-        return pc.replace_with_mask(mapped, paused, pa.array(moved, STRING)) if moved else mapped
+        if not moved:
+            return mapped
+        subjects = pc.replace_with_mask(mapped.cast(STRING), paused, pa.array(moved, STRING))
+        return subjects.dictionary_encode()
 
     def _place(self, subject: str) -> int | None:
         """The stream that takes a subject; None where a row of it is not found on another one."""

@@ -19,15 +19,11 @@ def map_all(
         ValueError: One becomes no subject; the reason.
     """
     column = pa.array(subjects, pa.string()).dictionary_encode()
-    if identities is None:
-        mapped = mapping.map_subjects(column.dictionary)
-        found = mapped.subjects.take(column.indices)
-    else:
-        mapped = mapping.map_rows(column, pa.array(identities, pa.binary()))
-        found = mapped.subjects
+    drawn_by = None if identities is None else pa.array(identities, pa.binary())
+    mapped = mapping.map_rows(column, drawn_by)
     if mapped.faults is not None:
         raise ValueError(mapped.faults.drop_null()[0].as_py())
-    results: list[str | None] = found.to_pylist()
+    results: list[str | None] = mapped.subjects.to_pylist()
     return results
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from ...mapping.subjectmapping import Explanation, SubjectMapping
+from ...mapping.subjectmapping import SubjectMapping
 from ...values import inline_or_file
 from ..screen import plain, show, show_json, table
+
+_WAY: Final = ("destination", "percent", "subject", "error")
+"""What is shown of a share."""
 
 
 @click.command("explain-mapping")
@@ -31,7 +34,7 @@ def explain_mapping(mapping: str, subjects: tuple[str, ...], as_json: bool) -> N
         raise click.UsageError(plain(error)) from None
     found: list[dict[str, Any]] = [
         {"subject": each.subject, "rule": each.source, "also_match": list(each.competitors),
-         "becomes": _ways(each)}
+         "becomes": [dict(zip(_WAY, share, strict=True)) for share in each.shares]}
         for each in explained
     ]  # fmt: skip
     if as_json:
@@ -49,14 +52,3 @@ def explain_mapping(mapping: str, subjects: tuple[str, ...], as_json: bool) -> N
         for each in found
         for place, way in enumerate(each["becomes"])
     ]))  # fmt: skip
-
-
-def _ways(explained: Explanation) -> list[dict[str, Any]]:
-    """What may happen to a message on this subject."""
-    shares = explained.shares
-    ways = [(each.destination, each.percent, each.subject, each.fault)
-            for each in shares.destinations]  # fmt: skip
-    ways += [("stays", shares.kept, explained.subject, None)] * bool(shares.kept)
-    ways += [("lost", shares.lost, None, None)] * bool(shares.lost)
-    names = ("destination", "percent", "subject", "error")
-    return [dict(zip(names, way, strict=True)) for way in ways]

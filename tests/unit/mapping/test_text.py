@@ -71,8 +71,8 @@ def test_values(written, value):
     ("text", "reason"),
     [
         pytest.param("", "it is neither; expected JSON", id="empty"),
-        pytest.param("[]", "it is a list", id="list"),
-        pytest.param('"a"', "it is text", id="text"),
+        pytest.param("[]", "it is []", id="list"),
+        pytest.param('"a"', 'it is "a"', id="text"),
         pytest.param("null", "it is null", id="null"),
         pytest.param("port: 4222\nmappings { a: b }", "it is neither", id="whole-configuration"),
         pytest.param("accounts { A { mappings { a: b } } }", "it is neither", id="account"),
