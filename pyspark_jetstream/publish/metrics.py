@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, product
@@ -28,9 +28,6 @@ from ..outbox.throttling.throttleprotocol import Reason
 
 UNKNOWN: Final = "UNKNOWN"
 """The route of a subject that matches no pattern; any label that is none, or is one too many."""
-
-_MAX_RUN: Final = 64
-"""Characters of `Report.run`."""
 
 MICRO: Final = 1_000_000
 """Series count time in millionths of a second."""
@@ -51,6 +48,8 @@ class Metric(NamedTuple):
     kind: Literal["gauge", "counter", "histogram"]
     labels: Labels
     doc: str
+    known: Mapping[str, tuple[str, ...]]
+    """By label, the values that there are, where these are not open."""
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, in seconds."""
 
@@ -63,13 +62,30 @@ class Metric(NamedTuple):
 METRICS: Final[dict[str, Metric]] = {}
 """Every metric of writes, by name."""
 
+_KNOWN: Final = {
+    "status": ("success", "pushed_back", "ignored", "rejected", "bypassed", "dropped"),
+    "priority": tuple(priority.label for priority in Priority),
+    "limiter": tuple(PausedBy),
+}
+_SHED: Final = (
+    "MaxConcurrentRequests", "MaxMemoryUsage", "QueueTimeout", "PublishTimeout",
+    "ThrottleTimeout",
+    "Rejected",
+)  # fmt: skip
+_PAUSED: Final = tuple(Reason.__members__)
+
 
 def _row(
-    kind: Literal["gauge", "counter", "histogram"], name: str, labels: str, doc: str
+    kind: Literal["gauge", "counter", "histogram"],
+    name: str,
+    labels: str,
+    doc: str,
+    reasons: tuple[str, ...] = (),
 ) -> Metric:
     """Puts a metric into its table."""
     buckets = tuple(0.0005 * 2**n for n in range(20)) if kind == "histogram" else ()
-    metric = METRICS[name] = Metric(name, kind, tuple(labels.split()), doc, buckets)
+    known = _KNOWN | {"reason": reasons}
+    metric = METRICS[name] = Metric(name, kind, tuple(labels.split()), doc, known, buckets)
     return metric
 
 
@@ -84,6 +100,7 @@ REJECTED = _row(
     "jetstream_publish_rejected_total",
     "subject reason priority stream",
     "Rows that were shed.",
+    _SHED,
 )
 QUEUE_TIME = _row(
     "histogram",
@@ -96,12 +113,14 @@ THROTTLED = _row(
     "jetstream_producer_throttled_times",
     "reason subject stream",
     "Milliseconds in which the subject was paused.",
+    _PAUSED,
 )
 RATE_LIMIT = _row(
     "counter",
     "jetstream_publish_rate_limit_count",
     "limiter reason subject stream",
     "Limits of publishing that an operator, the server or the writer itself has set.",
+    _PAUSED,
 )
 OUTCOMES = _row(
     "counter",
@@ -114,12 +133,10 @@ DEAD_LETTER = _row(
     "jetstream_publish_dead_letter_total",
     "reason priority stream",
     "Rows that were stored as dead letters.",
+    _SHED,
 )
 RETRIES = _row(
-    "counter",
-    "jetstream_publish_retries_total",
-    "stream",
-    "Publishes that were sent again.",
+    "counter", "jetstream_publish_retries_total", "stream", "Publishes that were sent again."
 )
 
 
@@ -177,7 +194,8 @@ class MetricsSnapshot:
                 if key in bounds:
                     yield bounds[key](label)
                 else:
-                    yield label if label in _CLOSED[name][key] else UNKNOWN
+                    is_known = label in (*METRICS[name].known.get(key, ()), "", UNKNOWN)
+                    yield label if is_known else UNKNOWN
 
         return MetricsSnapshot.of(
             (name, tuple(kept(name, labels)), values) for name, labels, values in self
@@ -240,69 +258,11 @@ class MetricsSnapshot:
         )
 
 
-class Counting:
-    """Series of one producer, as they grow."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
-
-    def snapshot(self) -> MetricsSnapshot:
-        """All of it, as of now."""
-        return MetricsSnapshot.of(
-            (name, labels, series)
-            for name, metric in self._values.items()
-            for labels, series in metric.items()
-        )
-
-    def _series(self, metric: Metric, labels: Labels) -> list[int]:
-        return self._values[metric.name].setdefault(labels, [0] * metric.width)
-
-    def _add(self, metric: Metric, labels: Labels, count: int) -> None:
-        if count:
-            self._series(metric, labels)[0] += count
-
-    def _waited(self, labels: Labels, seconds: float, count: int) -> None:
-        """Adds `count` observations of this duration to `QUEUE_TIME`."""
-        series = self._series(QUEUE_TIME, labels)
-        series[bisect_left(QUEUE_TIME.buckets, seconds)] += count
-        series[-1] += round(seconds * count * MICRO)
-
-
-_VALUES: Final = {
-    "status": ("success", "pushed_back", "ignored", "rejected", "bypassed", "dropped"),
-    "priority": tuple(priority.label for priority in Priority),
-    "limiter": tuple(source.value for source in PausedBy),
-}
-_SHED: Final = (
-    "MaxConcurrentRequests", "MaxMemoryUsage", "QueueTimeout", "PublishTimeout",
-    "ThrottleTimeout",
-    "Rejected",
-)  # fmt: skip
-_REASONS: Final = {
-    **dict.fromkeys((REJECTED.name, DEAD_LETTER.name), _SHED),
-    **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
-}
-_CLOSED: Final = {
-    metric.name: {
-        label: frozenset((
-            *_VALUES.get(label, ()),
-            *(_REASONS.get(metric.name, ()) if label == "reason" else ()),
-            "",
-            UNKNOWN,
-        ))
-        for label in metric.labels
-    }
-    for metric in METRICS.values()
-}  # fmt: skip
-"""By metric and label, the values that there are of those that are not open."""
-
-
 def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
     for metric in METRICS.values():
         if metric.kind == "histogram":
             continue
-        known = _VALUES | {"reason": _REASONS.get(metric.name, ("",))}
-        for labels in product(*(known.get(label, ("",)) for label in metric.labels)):
+        for labels in product(*(metric.known.get(label) or ("",) for label in metric.labels)):
             yield metric.name, labels, (0,)
 
 
@@ -331,8 +291,7 @@ class MetricsReport:
     """Counts of one producer so far."""
 
     producer_id: int
-    run: str
-    """Random; the same in all reports of one producer, and in those of no other."""
+    """Random; the same in all reports of one attempt of a task, and in those of no other."""
     query_id: str
     batch_id: int
     sequence: int
@@ -344,18 +303,9 @@ class MetricsReport:
 
     def encode(self) -> bytes:
         """The report as JSON in UTF-8."""
-        said = {
-            "type": _TYPE,
-            "producer_id": self.producer_id,
-            "run": self.run,
-            "query_id": self.query_id,
-            "batch_id": self.batch_id,
-            "sequence": self.sequence,
-            "final": self.final,
-            "metrics": self.snapshot.as_json(),
-            **({"query_name": self.query_name} if self.query_name else {}),
-        }
-        return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+        said = {"type": _TYPE} | {name: getattr(self, name) for name in _MEMBERS}
+        as_json = MetricsSnapshot.as_json
+        return json.dumps(said, default=as_json, separators=(",", ":"), ensure_ascii=False).encode()
 
     @staticmethod
     def decode(data: bytes) -> MetricsReport:
@@ -369,7 +319,7 @@ class MetricsReport:
             said = _REPORT(read_json(data))
         except ValueError as error:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}: {error}") from None
-        return MetricsReport(*(said.get(name, "") for name in (*_SAID, "query_name")))
+        return MetricsReport(**{name: said[name] for name in _MEMBERS})
 
 
 def _type(said: Any) -> str:
@@ -378,22 +328,14 @@ def _type(said: Any) -> str:
     return _TYPE
 
 
-def _run(said: Any) -> str:
-    if len(text(said)) > _MAX_RUN:
-        raise ValueError(f" has more than {_MAX_RUN} characters")
-    return str(said)
-
-
 _WHOLE: Final = number(1 - _MAX, _MAX - 1)
-_SAID: Final[dict[str, Reader]] = {
+_MEMBERS: Final[dict[str, Reader]] = {
     "producer_id": _WHOLE,
-    "run": _run,
     "query_id": text,
     "batch_id": _WHOLE,
     "sequence": _WHOLE,
     "final": flag,
-    "metrics": MetricsSnapshot.of_json,
+    "snapshot": MetricsSnapshot.of_json,
+    "query_name": text,
 }
-"""Members of a report, in the order of its fields."""
-
-_REPORT: Final = record({"type": _type, **_SAID}, {"query_name": text})
+_REPORT: Final = record({"type": _type, **_MEMBERS})

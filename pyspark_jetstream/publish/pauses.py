@@ -27,8 +27,8 @@ from ..errors import ProducerThrottledError, PublishError, PublishTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.throttling.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
 from ..outbox.throttling.refusals import Refused
-from ..outbox.throttling.throttle import Pause, PausedBy
-from ..outbox.throttling.throttleprotocol import MAX_SUBJECTS, THROTTLE_SUBJECT, Producer
+from ..outbox.throttling.throttle import PausedBy
+from ..outbox.throttling.throttleprotocol import MAX_SUBJECTS, THROTTLE_SUBJECT, Paused, Producer
 from .context import WriteContext
 from .lanes.answers import Refusal
 
@@ -57,7 +57,7 @@ class WriterPauses:
         self.throttle = self.operators.throttle
         """What is paused or refused."""
         self._targets = context.targets
-        self._is_on = options.throttle
+        self._is_on = options.throttle_subject is not None
         self._telemetry = context.telemetry
         self._clock = context.clock
         self._command = options.connection.command
@@ -105,7 +105,7 @@ class WriterPauses:
             if status == wire.NO_RESPONDERS:
                 self.operators.nobody()
         answer = None
-        version = self.throttle.version
+        version = self.throttle.table.version
         if frame.sid in self._control:  # else a late one of a subscription that has ended
             lately = list(lately)
             shown = islice(chain(self.operators.subjects, *lately), MAX_SUBJECTS)
@@ -114,7 +114,7 @@ class WriterPauses:
             answer = self.operators.heard(frame.data, now, lately)
         if not self.operators.is_unanswered:
             _PATIENCE.pop(self._asked, None)
-        return answer, self.throttle.version != version
+        return answer, self.throttle.table.version != version
 
     # ── the server ───────────────────────────────────────────────────────────────────────────
 
@@ -149,33 +149,24 @@ class WriterPauses:
     def reasons(self, rows: Counter[str], now: float) -> Iterator[str]:
         """
         For the pauses that hold most rows back: who paused what and why, how long it lasts, and
-        what ends it.
+        what ends it. Without such a pause, the server's last refusal.
 
         Args:
             rows: how many rows wait of each subject.
         """
-        counts: Counter[tuple[str, str, str]] = Counter()
-        latest: dict[tuple[str, str, str], tuple[str, Pause]] = {}
+        held: Counter[Paused] = Counter()
         for subject, waiting in rows.items() if self.throttle.active(now) else ():
             pause = self.throttle.pause(subject, now)
-            if pause is not None:
-                is_command = pause.source is PausedBy.OPERATOR
-                key = pause.source.value, pause.reason.name, pause.filter if is_command else ""
-                counts[key] += waiting
-                latest[key] = subject, pause
-        for key, count in counts.most_common(_SAID):
-            yield f"{count} of these rows wait: {self._reason(*latest[key], now)}"
+            if pause is not None and pause.source == PausedBy.OPERATOR:
+                held[pause._replace(subject="")] += waiting
+        for pause, count in held.most_common(_SAID):
+            yield f"{count} of these rows wait: {self._reason(pause)}"
         last = self.throttle.refusals.last
-        if not counts and last is not None:
+        if not held and last is not None:
             yield f"the server's last refusal: {_refused(*last)}"
 
-    def _reason(self, subject: str, pause: Pause, now: float) -> str:
-        source, reason, filter, until, request_id = pause
-        left_s = until - now
-        if source is PausedBy.SERVER:
-            refused = self.throttle.refusals.get(subject)
-            detail = reason.name if refused is None else _refused(subject, refused)
-            return f"the server refuses them ({detail}), and is asked again in {left_s:.1f}s"
+    def _reason(self, pause: Paused) -> str:
+        _, reason, left_s, filter, _, request_id = pause
         lift = ["--subject", filter]
         if not reason.is_quota:
             lift += ["--reason", reason.name]

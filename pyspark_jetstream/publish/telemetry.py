@@ -5,14 +5,15 @@ Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and seconds
 measured, and publish what `report` returns.
 Rule 2: totals are handed in as they are now; what is new of them is worked out here.
 Rule 3: a call is about a block of rows or a run of PubAcks, never about a row; it costs
-microseconds, `waited` and `Routes.groups` some nanoseconds a row.
+microseconds, `waited` and `groups` some nanoseconds a row.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -21,11 +22,12 @@ import pyarrow.compute as pc
 from ..arrays import places as all_places
 from ..outbox.messages import Messages
 from ..outbox.priority import Priority, first_match
+from ..outbox.throttling.pausetable import Count
 from ..outbox.throttling.throttle import PausedBy, Throttle
 from ..sanitize import get_logger
 from ..subjects import REST
 from . import metrics
-from .metrics import UNKNOWN, Counting, Labels, Metric, MetricsReport, MetricsSnapshot
+from .metrics import METRICS, MICRO, UNKNOWN, Labels, Metric, MetricsReport, MetricsSnapshot
 
 logger = get_logger(__name__)
 
@@ -70,7 +72,7 @@ Streams = Callable[[int | None], str]
 """The name of the stream in this place of `Targets`; "" for None, those not known."""
 
 
-class Telemetry(Counting):
+class Telemetry:
     """
     What one task counts.
 
@@ -79,19 +81,40 @@ class Telemetry(Counting):
     """
 
     def __init__(self, routes: Iterable[str] = ()) -> None:
-        super().__init__()
+        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self.stored_in: Mapping[str, int] = {}
         """
         The streams that have rows, and the sequence of the row that was acknowledged last; known at
         the end.
         """
-        self._routes = Routes(routes)
+        self._routes = list(dict.fromkeys(routes))[:_MAX_ROUTES]
         self._labels = {UNKNOWN}  # of subjects
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._totals: dict[int, Mapping[str, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.snapshot().summary()}>"
+
+    def snapshot(self) -> MetricsSnapshot:
+        """All of it, as of now."""
+        return MetricsSnapshot.of(
+            (name, labels, series)
+            for name, metric in self._values.items()
+            for labels, series in metric.items()
+        )
+
+    def _series(self, metric: Metric, labels: Labels) -> list[int]:
+        return self._values[metric.name].setdefault(labels, [0] * metric.width)
+
+    def _add(self, metric: Metric, labels: Labels, count: int) -> None:
+        if count:
+            self._series(metric, labels)[0] += count
+
+    def _waited(self, labels: Labels, seconds: float, count: int) -> None:
+        """Adds `count` observations of this duration to `QUEUE_TIME`."""
+        series = self._series(metrics.QUEUE_TIME, labels)
+        series[bisect_left(metrics.QUEUE_TIME.buckets, seconds)] += count
+        series[-1] += round(seconds * count * MICRO)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
@@ -104,12 +127,12 @@ class Telemetry(Counting):
         """
         waits = pc.subtract(now, since)
         runs, places = _runs(waits), pc.unique(messages.targets).to_pylist()
-        if not self._routes.patterns and messages.priorities is None and len(places) == 1:
+        if not self._routes and messages.priorities is None and len(places) == 1:
             for seconds, count in runs:
                 labels = UNKNOWN, Priority.NORMAL.label, streams(places[0])
                 self._waited(labels, seconds, count)
             return
-        for place, route, priority, rows in self._groups(messages):
+        for place, route, priority, rows in self.groups(messages):
             # Rows of a block came at one time.
             own = [(runs[0][0], len(rows))] if len(runs) == 1 else _runs(waits.take(rows))
             for seconds, count in own:
@@ -117,7 +140,7 @@ class Telemetry(Counting):
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, streams: Streams) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
-        for place, route, priority, rows in self._groups(messages):
+        for place, route, priority, rows in self.groups(messages):
             count, stream = len(rows), streams(place)
             labels = route, reason, priority.label, stream
             self._add(metrics.REJECTED, labels, count)
@@ -126,8 +149,31 @@ class Telemetry(Counting):
             else:
                 self._add(metrics.OUTCOMES, ("dropped", stream), count)
 
-    def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
-        return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
+    def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
+        """
+        The rows by stream, route and priority.
+
+        Returns:
+            The stream's place in `Targets`, None where it is not known, route, priority and the
+            places of these rows (INT64), in order.
+        """
+        routes = first_match(self._routes, pa.array(messages.distinct, pa.string()))
+        table = pa.table(
+            {
+                "place": messages.row_targets,
+                "route": routes.take(messages.indices),
+                "priority": messages.urgency,
+                "row": all_places(len(messages)),
+            }
+        )
+        keys = ["place", "route", "priority"]
+        groups = table.group_by(keys, use_threads=False).aggregate([("row", "list")])
+        rows = groups["row_list"].combine_chunks()
+        found = []
+        for number, key in enumerate(groups.select(keys).to_pylist()):
+            route = UNKNOWN if key["route"] is None else self._route(self._routes[key["route"]])
+            found.append((key["place"], route, Priority(key["priority"]), rows[number].values))
+        return found
 
     def _route(self, label: str) -> str:
         """The label of a subject, or `UNKNOWN` where there are too many."""
@@ -139,13 +185,17 @@ class Telemetry(Counting):
 
     def paused(self, throttle: Throttle, now: float) -> None:
         """Counts the time of pauses and refusals, and how often they began."""
-        counts = [(PausedBy.OPERATOR, "", count) for count in throttle.table.counted(now)]
-        counts += [(PausedBy.SERVER, *found) for found in throttle.refusals.counted(now)]
-        for limiter, stream, (reason, filter, ms, met) in counts:
+        for count in throttle.table.times.counted(now):
             # What is about all subjects is told apart, be the labels used up.
-            subject = filter if filter == REST else self._route(filter or UNKNOWN)
-            self._add(metrics.THROTTLED, (reason.name, subject, stream), ms)
-            self._add(metrics.RATE_LIMIT, (limiter.value, reason.name, subject, stream), met)
+            subject = REST if count.of == REST else self._route(count.of or UNKNOWN)
+            self._limited(PausedBy.OPERATOR, count, subject, "")
+        for count in throttle.refusals.times.counted(now):
+            self._limited(PausedBy.SERVER, count, UNKNOWN, count.of)
+
+    def _limited(self, by: PausedBy, count: Count, subject: str, stream: str) -> None:
+        labels = count.reason.name, subject, stream
+        self._add(metrics.THROTTLED, labels, count.ms)
+        self._add(metrics.RATE_LIMIT, (by, *labels), count.met)
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
@@ -186,7 +236,7 @@ class Telemetry(Counting):
         for series in self._values[metrics.QUEUE.name].values():
             series[0] = 0
         for messages in blocks:
-            for place, route, priority, rows in self._groups(messages):
+            for place, route, priority, rows in self.groups(messages):
                 self._add(metrics.QUEUE, (route, priority.label, streams(place)), len(rows))
 
 
@@ -195,15 +245,13 @@ class Reporter:
     When a task says what it has counted, and as what.
 
     Args:
-        run: unlike that of any other task.
         is_on: whether there are reports.
     """
 
-    def __init__(self, origin: Origin, run: str, is_on: bool) -> None:
+    def __init__(self, origin: Origin, is_on: bool) -> None:
         self.due = -math.inf if is_on else math.inf
         """Time of the next report; infinite for never."""
         self._origin = origin
-        self._run = run
         self._sequence = 0
 
     def report(self, counts: MetricsSnapshot, now: float, final: bool = False) -> bytes:
@@ -212,52 +260,8 @@ class Reporter:
         self._sequence += 1
         producer_id, query_id, batch_id, name = self._origin
         return MetricsReport(
-            producer_id, self._run, query_id, batch_id, self._sequence, final, counts, name
+            producer_id, query_id, batch_id, self._sequence, final, counts, name
         ).encode()
-
-
-class Routes:
-    """
-    By which pattern subjects go.
-
-    Args:
-        patterns: filters of destination subjects; the first that matches a subject is its route.
-    """
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self.patterns = list(dict.fromkeys(patterns))[:_MAX_ROUTES]
-
-    def __repr__(self) -> str:
-        return f"<Routes {', '.join(self.patterns)}>"
-
-    def of(self, distinct: Sequence[str]) -> pa.Array:
-        """INT32: the place of each subject's pattern; null for none."""
-        return first_match(self.patterns, pa.array(distinct, pa.string()))
-
-    def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
-        """
-        The rows by stream, route and priority.
-
-        Returns:
-            The stream's place in `Targets`, None where it is not known, route, priority and the
-            places of these rows (INT64), in order.
-        """
-        table = pa.table(
-            {
-                "place": messages.row_targets,
-                "route": self.of(messages.distinct).take(messages.indices),
-                "priority": messages.urgency,
-                "row": all_places(len(messages)),
-            }
-        )
-        keys = ["place", "route", "priority"]
-        groups = table.group_by(keys, use_threads=False).aggregate([("row", "list")])
-        rows = groups["row_list"].combine_chunks()
-        found = []
-        for number, key in enumerate(groups.select(keys).to_pylist()):
-            route = UNKNOWN if key["route"] is None else self.patterns[key["route"]]
-            found.append((key["place"], route, Priority(key["priority"]), rows[number].values))
-        return found
 
 
 class Watchdog:

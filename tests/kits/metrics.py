@@ -51,7 +51,7 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[MetricsRe
     ]
     return [
         MetricsReport(
-            producer, "r", QUERY, 1, n, final and n == count, MetricsSnapshot.of(state + once * n)
+            producer, QUERY, 1, n, final and n == count, MetricsSnapshot.of(state + once * n)
         )
         for n in range(1, count + 1)
     ]

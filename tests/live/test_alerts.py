@@ -209,8 +209,8 @@ def test_a_real_prometheus_fires_them(
         "metadata": Owner("q", "h", 1).metadata,
     })  # fmt: skip
     report: dict[str, Any] = {
-        "type": "metrics", "producer_id": 1, "run": "r", "query_id": WRITES, "batch_id": 0,
-        "sequence": 0, "final": False,
+        "type": "metrics", "producer_id": 1, "query_id": WRITES, "batch_id": 0,
+        "sequence": 0, "final": False, "query_name": "",
     }  # fmt: skip
     client = Client(connection_to(nats_server))
     deadline = time.monotonic() + 120
@@ -219,7 +219,7 @@ def test_a_real_prometheus_fires_them(
         while not seen >= {"JetStreamConsumerPaused", "JetStreamDeadLetters"}:
             assert time.monotonic() < deadline, seen
             report["sequence"] += 1
-            report["metrics"] = {
+            report["snapshot"] = {
                 "jetstream_publish_dead_letter_total": [
                     [["Rejected", "normal", "S"], [report["sequence"]]]
                 ]

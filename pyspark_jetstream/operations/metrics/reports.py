@@ -6,7 +6,7 @@ Rule 2: no count is taken twice, and none is ever taken back.
 
 A *producer* is one attempt of a task. Each of its reports has all it has counted so far, so a lost
 one is made up for by the next, and only the one with the highest `sequence` counts; the `final` one
-is the last. `run` is drawn anew for every attempt.
+is the last. Its `producer_id` is drawn anew for every attempt.
 
 - Producers are summed by **query**: its name, else its id if that is one of Spark's, a UUID. Ids of
   batch writes come only once, so all of them that have no name are one, "".
@@ -39,7 +39,6 @@ _MAX_LABEL: Final = 4096
 
 _QUERY: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
-Key = tuple[int, str]
 Series = tuple[str, str, Labels]
 """Query, metric, labels."""
 
@@ -61,8 +60,8 @@ class Reports:
 
     def __init__(self, silent_s: float = 30.0) -> None:
         self._silent_s = silent_s
-        self._producers: OrderedDict[Key, _LastReport] = OrderedDict()  # the last heard of last
-        self._ended: OrderedDict[Key, None] = OrderedDict()
+        self._producers: OrderedDict[int, _LastReport] = OrderedDict()  # the last heard of last
+        self._ended: OrderedDict[int, None] = OrderedDict()
         self._of_ended: dict[str, MetricsSnapshot] = {}
         self._held = 0
         self._queries: set[str] = set()
@@ -76,7 +75,7 @@ class Reports:
         Raises:
             ValueError: It takes counts back. It is not taken.
         """
-        key = report.producer_id, report.run
+        key = report.producer_id
         known = self._producers.get(key)
         if key in self._ended or (known is not None and report.sequence <= known.sequence):
             return False
@@ -127,7 +126,7 @@ class Reports:
             if name in METRICS
         )
 
-    def _end(self, key: Key) -> None:
+    def _end(self, key: int) -> None:
         query, _, last, _ = self._producers.pop(key)
         self._held -= last.size + 1
         before = self._of_ended.get(query, MetricsSnapshot({}))

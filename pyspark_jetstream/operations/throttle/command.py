@@ -168,7 +168,7 @@ def lift(
         controller.discover(_RENEWED_S if pauses.members else 0.0)
     _show_told(pauses, told, as_json)
     if any(
-        (each.filter, each.source) == (subject, PausedBy.OPERATOR.value)
+        (each.filter, each.source) == (subject, PausedBy.OPERATOR)
         for member in pauses.members.values()
         for each in throttled_of(member)
     ):
@@ -232,7 +232,7 @@ def _paused(member: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A producer's pauses, each with the subjects that are paused alike."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for each in member["paused"]:
-        is_operator = each["source"] == PausedBy.OPERATOR.value  # whose program renews it
+        is_operator = each["source"] == PausedBy.OPERATOR  # whose program renews it
         until = f"{each['until'][11:19]}Z" + " or longer" * is_operator
         by = each["source"] + f", request {each['request_id']}" * is_operator
         alike.setdefault((each["filter"], each["reason"], until, by), []).append(each["subject"])

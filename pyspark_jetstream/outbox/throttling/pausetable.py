@@ -18,7 +18,7 @@ waited in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -104,14 +104,58 @@ class PausedTime:
 
 
 class Count(NamedTuple):
-    """What has come of one pause since the last look."""
+    """What has come of one key of `PausedTimes` since the last look."""
 
     reason: Reason
-    filter: str
+    of: str
     ms: int
     """Time for which it was open."""
     met: int
     """How often it was opened."""
+
+
+class PausedTimes:
+    """The last time of each reason and filter, or stream, and what came of all of them."""
+
+    def __init__(self) -> None:
+        self.last: dict[Key, PausedTime] = {}
+        """The one opened last is the last."""
+        self._counts: dict[Key, tuple[int, int]] = {}  # milliseconds, and how often opened
+
+    def open(self, key: Key, now: float, again_s: float = 0.0) -> PausedTime:
+        """
+        The time that is open, or a new one, whose end is to be said.
+
+        Args:
+            again_s: after which time without one it counts as opened again.
+        """
+        time = self.last.get(key)
+        if time is None or time.until <= now:
+            is_new = time is None or now - time.until >= again_s
+            self.forget(key)
+            time = self.last[key] = PausedTime(now, now, counted=now)
+            self.count(key, 0, met=is_new)
+        self.count(key, time.passed_ms(now))
+        return time
+
+    def forget(self, key: Key) -> None:
+        """Lets go of a time, which was counted to its end."""
+        if key in self.last:
+            self.count(key, self.last.pop(key).passed_ms(math.inf))
+
+    def counted(self, now: float) -> list[Count]:
+        """What has come since the last call."""
+        for key, time in self.last.items():
+            self.count(key, time.passed_ms(now))
+        counts, self._counts = self._counts, {}
+        return [Count(*key, ms, met) for key, (ms, met) in counts.items() if ms or met]
+
+    def count(self, key: Key, ms: int, met: int = 0) -> None:
+        """Adds to what has come of a key; of too many keys, to what has of their reasons."""
+        if key not in self._counts and len(self._counts) >= _KEPT:
+            key = key[0], ""
+        before = self._counts.get(key, (0, 0))
+        self._counts[key] = before[0] + ms, before[1] + met
 
 
 class PauseTable:
@@ -124,8 +168,9 @@ class PauseTable:
         """Number of commands so far."""
         self.informed: dict[Reason, int] = {}
         """Reasons that only explain what comes, with the number of the command."""
-        self._windows: dict[Key, PausedTime] = {}  # the one opened last is the last
-        self._counts: dict[Key, tuple[int, int]] = {}  # milliseconds, and how often opened
+        self.times = PausedTimes()
+        """When, by reason and filter."""
+        self._windows = self.times.last
         self._matcher: tuple[float, Matcher] = (-math.inf, Matcher(()))  # valid until then
 
     def __repr__(self) -> str:
@@ -155,13 +200,10 @@ class PauseTable:
                     f"{len(others)} filters are paused, and {MAX_FILTERS} may be: pause one wider"
                     " filter instead ('>' is always taken), or lift some"
                 )
-            self._forget(key)
-            window = self._windows[key] = PausedTime(now, now, counted=now)
-            self._count(key, 0, met=1)
             self.version += 1
-            while len(self._windows) > _KEPT:
-                self._forget(min(self._windows, key=lambda each: self._windows[each].until))
-        self._count(key, window.passed_ms(now))
+        window = self.times.open(key, now)
+        while len(self._windows) > _KEPT:
+            self.times.forget(min(self._windows, key=lambda each: self._windows[each].until))
         self.version += now + pause_s < window.until
         window.until, window.request_id = now + pause_s, request_id
         self._matcher = (-math.inf, self._matcher[1])
@@ -177,18 +219,8 @@ class PauseTable:
             self._matcher = (-math.inf, self._matcher[1])
         elif not reason.is_quota:
             if reason not in self.informed:
-                self._count((reason, REST), 0, met=1)
+                self.times.count((reason, REST), 0, met=1)
             self.informed[reason] = request_id
-
-    def _forget(self, key: Key) -> None:
-        if key in self._windows:
-            self._count(key, self._windows.pop(key).passed_ms(math.inf))
-
-    def _count(self, key: Key, ms: int, met: int = 0) -> None:
-        if key not in self._counts and len(self._counts) >= _KEPT:
-            key = key[0], ""
-        before = self._counts.get(key, (0, 0))
-        self._counts[key] = before[0] + ms, before[1] + met
 
     def acked(self) -> None:
         """A PubAck came: what the writer was informed of without a pause is over."""
@@ -240,14 +272,3 @@ class PauseTable:
         for key, window in self._windows.items():
             if matches(key[1], subject):
                 yield key, window
-
-    def counted(self, now: float) -> list[Count]:
-        """What has come since the last call."""
-        for key, window in self._windows.items():
-            self._count(key, window.passed_ms(now))
-        counts, self._counts = self._counts, {}
-        return [Count(*key, ms, met) for key, (ms, met) in counts.items() if ms or met]
-
-
-Snapshot: TypeAlias = Callable[[str], bool]
-"""Says of a subject whether it was paused when the snapshot was taken."""

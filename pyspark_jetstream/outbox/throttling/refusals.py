@@ -14,7 +14,6 @@ tries again by itself.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -24,7 +23,7 @@ import pyarrow.compute as pc
 
 from ...subjects import REST
 from ..fates import Fate, pause_s
-from .pausetable import Count, PausedTime
+from .pausetable import PausedTimes
 from .throttleprotocol import Reason
 
 REFUSALS: Final[dict[int, Reason]] = {
@@ -91,9 +90,8 @@ class Refusals:
         self.last: tuple[str, Refused] | None = None
         """The last refusal of all."""
         self._known: dict[str, Refused] = {}
-        self._windows: dict[tuple[Reason, str], PausedTime] = {}  # by stream, for the counts
-        self._met: Counter[tuple[Reason, str]] = Counter()
-        self._ms: Counter[tuple[Reason, str]] = Counter()
+        self.times = PausedTimes()
+        """When, by reason and stream."""
         self._waiting: tuple[int, float, pa.Array] = (-1, -math.inf, pa.array([], pa.string()))
         """Version, until when it is so, and the subjects that wait."""
 
@@ -137,7 +135,8 @@ class Refusals:
             whole = self._known.pop(REST, None)
             since = known.since if whole is None else min(whole.since, known.since)
             self._known[REST] = Refused(reason, err_code, detail, since, known.until, True)
-        self._note((reason, stream), known.until, now)
+        time = self.times.open((reason, stream), now, _FORGET_S)
+        time.until = max(time.until, known.until)
         self.version += holds
         return known.until
 
@@ -147,18 +146,6 @@ class Refusals:
             del self._known[oldest]  # tried again, it begins with the shortest pause
         if len(self._known) < _MAX:
             self._known[subject] = known
-
-    def _note(self, key: tuple[Reason, str], until: float, now: float) -> None:
-        """Counts the time, and a limit that was not met a moment ago."""
-        window = self._windows.get(key)
-        if window is None or now - window.until >= _FORGET_S:
-            self._met[key] += 1
-        if window is None:
-            window = self._windows[key] = PausedTime(now, now, counted=now)
-        elif window.until <= now:
-            self._ms[key] += window.passed_ms(now)
-            window.counted = now
-        window.until = max(window.until, until)
 
     def tries(self, subject: str, now: float) -> int | None:
         """
@@ -206,18 +193,6 @@ class Refusals:
             return pa.repeat(True, len(subjects))
         mask = pc.is_in(subjects, waiting)
         return mask if pc.any(mask).as_py() else None
-
-    def counted(self, now: float) -> list[tuple[str, Count]]:
-        """By stream, what has come since the last call."""
-        for key, window in self._windows.items():
-            self._ms[key] += window.passed_ms(now)
-        met, self._met = self._met, Counter()
-        ms, self._ms = self._ms, Counter()
-        return [
-            (key[1], Count(key[0], "", ms[key], met[key]))
-            for key in self._windows
-            if ms[key] or met[key]
-        ]
 
     def _looked(self, now: float) -> tuple[int, float, pa.Array]:
         version, until, _ = self._waiting

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from enum import Enum
+from enum import StrEnum
 from itertools import islice
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final
 
 import pyarrow as pa
 
 from ...errors import ProducerThrottledError
 from ...subjects import REST
-from .pausetable import PauseTable, Snapshot
+from .pausetable import Matcher, PauseTable
 from .refusals import Refusals
-from .throttleprotocol import MAX_SUBJECTS, Paused, Reason
+from .throttleprotocol import MAX_SUBJECTS, Paused
 
 _SHARE: Final = 0.8
 """
@@ -29,23 +30,11 @@ B15).
 """
 
 
-class PausedBy(Enum):
+class PausedBy(StrEnum):
     """Origins of a pause."""
 
     OPERATOR = "operator"
     SERVER = "server"
-
-
-class Pause(NamedTuple):
-    """Why a subject waits."""
-
-    source: PausedBy
-    reason: Reason
-    filter: str
-    """The paused subjects, of which this is one."""
-    until: float
-    request_id: int
-    """Number of the command; 0 where there was none."""
 
 
 class Throttle:
@@ -57,20 +46,6 @@ class Throttle:
 
     def __repr__(self) -> str:
         return f"<Throttle {self.table!r} {self.refusals!r}>"
-
-    @property
-    def version(self) -> int:
-        """Grows when other subjects wait than before, but for those whose time is over."""
-        return self.table.version + self.refusals.version
-
-    @property
-    def informed(self) -> bool:
-        """Whether a command without a pause is on record: the connection exceeds a limit (B6)."""
-        return bool(self.table.informed)
-
-    def acked(self) -> None:
-        """A PubAck came: what the writer was informed of without a pause is over."""
-        self.table.acked()
 
     def active(self, now: float) -> bool:
         """Whether anything waits, be it a subject of this writer or not."""
@@ -84,21 +59,24 @@ class Throttle:
         """Whether nothing may go to this subject."""
         return self.table.matcher(now)(subject) or self.refusals.is_waiting(subject, now)
 
-    def snapshot(self, now: float) -> Snapshot | None:
+    def snapshot(self, now: float) -> Matcher | None:
         """Says of a subject whether operators pause it now, whatever comes; None: none is."""
         return self.table.matcher(now) if self.table.is_open(now) else None
 
-    def pause(self, subject: str, now: float) -> Pause | None:
+    def pause(self, subject: str, now: float) -> Paused | None:
         """Why this subject waits, or was refused: what ends last; None if it is free."""
-        pauses = [
-            Pause(PausedBy.OPERATOR, reason, filter, window.until, window.request_id)
+        found = [
+            Paused(
+                subject, reason, window.until - now, filter, PausedBy.OPERATOR, window.request_id
+            )
             for (reason, filter), window in self.table.windows(subject)
-            if window.until > now
         ]
         refused = self.refusals.get(subject)
-        if refused is not None and refused.until > now:
-            pauses.append(Pause(PausedBy.SERVER, refused.reason, subject, refused.until, 0))
-        return max(pauses, key=lambda pause: pause.until, default=None)
+        if refused is not None:
+            left_s = refused.until - now
+            found.append(Paused(subject, refused.reason, left_s, subject, PausedBy.SERVER, 0))
+        last = max(found, key=lambda pause: pause.pause_s, default=None)
+        return last if last is not None and last.pause_s > 0 else None
 
     def throttled(self, parts: Iterable[Sequence[str]], now: float) -> tuple[Paused, ...]:
         """
@@ -113,12 +91,8 @@ class Throttle:
                 if mask is not None and len(found) < MAX_SUBJECTS:
                     waiting = subjects.filter(mask).slice(0, MAX_SUBJECTS)
                     found |= dict.fromkeys(waiting.to_pylist())
-        pauses = ((subject, self.pause(subject, now)) for subject in islice(found, MAX_SUBJECTS))
-        return tuple(
-            Paused(subject, why.reason, why.until - now, why.filter, why.source.value, why[-1])
-            for subject, why in pauses
-            if why is not None
-        )
+        pauses = (self.pause(subject, now) for subject in islice(found, MAX_SUBJECTS))
+        return tuple(pause for pause in pauses if pause is not None)
 
     def error(self, subject: str, since: float, now: float) -> ProducerThrottledError | None:
         """
@@ -134,15 +108,13 @@ class Throttle:
         refused = self.refusals.get(subject)
         if refused is not None:
             spans.append((refused.within(since, now), refused.reason, subject, 0))
-        longest = max(spans, key=lambda span: span[0], default=None)
+        longest = max(spans, key=itemgetter(0), default=None)
         throttled_s = 0.0 if longest is None else longest[0]
+        informed = next(iter(self.table.informed.items()), None)
         if longest is not None and throttled_s > _SHARE * (now - since):
             _, reason, filter, request_id = longest
-            return ProducerThrottledError(
-                subject, "", 0, reason.name, filter, throttled_s, request_id
-            )
-        for reason, request_id in self.table.informed.items():
-            return ProducerThrottledError(
-                subject, "", 0, reason.name, REST, throttled_s, request_id
-            )
-        return None
+        elif informed is not None:
+            (reason, request_id), filter = informed, REST
+        else:
+            return None
+        return ProducerThrottledError(subject, "", 0, reason.name, filter, throttled_s, request_id)

@@ -24,12 +24,10 @@ number is taken, too. Unknown fields are ignored (overload.md §4.1).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
-
-import xxhash
 
 from ...foreign import read_json
 from ...subjects import MAX_SUBJECT_BYTES, REST, filter_fault
@@ -44,8 +42,8 @@ _SUPPORTS: Final = "supports_throttle_producer_commands"
 MAX_SUBJECTS: Final = 32
 _MAX_TEXT: Final = 255
 """Characters of a query's or a host's name."""
-_MAX: Final = 1 << 53
-"""Largest integer that every JSON reader keeps exact."""
+ID_BITS: Final = 53
+"""Of a producer's id, and of any other integer: as many as every JSON reader keeps exact."""
 
 _MAX_PAUSE_S: Final = 86_400.0
 """Seconds that one command pauses; a longer pause is said again."""
@@ -129,6 +127,7 @@ class Producer(NamedTuple):
     """A writer's answer to `DISCOVER`, and its first word when it begins."""
 
     producer_id: int
+    """Drawn for one attempt of a task."""
     supports_throttle: bool
     subjects: tuple[str, ...] = ()
     """Some of those it has sent to."""
@@ -178,11 +177,6 @@ class Active(NamedTuple):
 
 class Discover(NamedTuple):
     """The question that `Producer` answers."""
-
-
-def new_producer_id(parts: Sequence[object]) -> int:
-    """An id of 53 bits for one attempt of a task: of query, batch, partition and attempt."""
-    return xxhash.xxh3_64_intdigest("/".join(map(str, parts)).encode()) % _MAX
 
 
 def active_subject(subject: str) -> str:
@@ -244,7 +238,7 @@ def _json(**content: object) -> bytes:
 
 def _integer(said: dict[str, Any], name: str) -> int:
     value = said.get(name)
-    if type(value) is not int or not 0 <= value < _MAX:
+    if type(value) is not int or not 0 <= value < 1 << ID_BITS:
         raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
     return value
 

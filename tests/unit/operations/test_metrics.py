@@ -38,7 +38,6 @@ def report(
     sequence: int,
     acked: int,
     final: bool = False,
-    run: str = "r",
     query: str = "q",
 ) -> MetricsReport:
     """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
@@ -46,7 +45,7 @@ def report(
         (ACKED, ("success", ""), (acked,)),
         (WAITING, ("", "normal", ""), (10,)),
     ]
-    return MetricsReport(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
+    return MetricsReport(producer, query, 3, sequence, final, MetricsSnapshot.of(counts))
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
@@ -65,12 +64,12 @@ def test_a_report_comes_back_from_the_wire():
     assert json.loads(sent.encode()) == {
         "type": "metrics",
         "producer_id": 7,
-        "run": "r",
         "query_id": "q",
         "batch_id": 3,
         "sequence": 2,
         "final": True,
-        "metrics": {
+        "query_name": "",
+        "snapshot": {
             ACKED: [[["success", ""], [5]]],
             WAITING: [[["", "normal", ""], [10]]],
         },
@@ -109,11 +108,10 @@ def test_a_query_has_the_name_that_its_user_gave_it():
             json.dumps(json.loads(report(1, 1, 1).encode()) | change).encode()
             for change in (
                 {"producer_id": "1"},
-                {"run": 1},
                 {"sequence": True},
                 {"sequence": None},
                 {"final": 0},
-                {"metrics": None},
+                {"snapshot": None},
             )
         ),
     ],
@@ -143,11 +141,11 @@ def test_counters_stay_and_gauges_go():
 
 
 def test_a_task_that_runs_again_is_another_producer():
-    """The same producer_id with another run counts on its own."""
+    """Its producer_id is another, so it counts on its own."""
     reports = Reports()
     reports.take(report(1, 9, 5), 0)
 
-    assert reports.take(report(1, 1, 2, run="again"), 1)
+    assert reports.take(report(2, 1, 2), 1)
     assert figures(reports, 1) == (7, 20)
 
 
@@ -319,11 +317,9 @@ def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
     assert (len(reports._producers), len(reports._ended)) == (2, 4)
 
 
-@pytest.mark.parametrize(
-    "change", [{"run": "r" * 65}, {"producer_id": 10**30}, {"sequence": 1 << 63}]
-)
-def test_a_report_s_names_and_numbers_are_bounded(change):
-    """What is remembered of a producer is its name: a long one is none."""
+@pytest.mark.parametrize("change", [{"producer_id": 10**30}, {"sequence": 1 << 63}])
+def test_a_report_s_numbers_are_bounded(change):
+    """What is remembered of a producer is its number."""
     said = json.loads(report(1, 1, 1).encode()) | change
 
     with pytest.raises(ValueError, match=next(iter(change))):

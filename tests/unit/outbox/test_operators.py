@@ -63,7 +63,7 @@ def test_b7_what_is_in_force_is_there_when_rows_go():
 
     assert understand(receipt) == Receipt(3, 7)
     assert answer is None
-    assert operators.throttle.pause("orders.eu", 0.03).until == pytest.approx(1.21)
+    assert operators.throttle.pause("orders.eu", 0.03).pause_s == pytest.approx(1.18)
 
 
 def test_b16_an_answer_to_discovery_says_what_is_paused():

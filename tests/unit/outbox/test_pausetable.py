@@ -84,7 +84,7 @@ def test_random_commands(seed):
             table.command(said, now)
             model.command(said, now)
         if rng.random() < 0.3:
-            for reason, filter, ms, _ in table.counted(now):
+            for reason, filter, ms, _ in table.times.counted(now):
                 counted[reason, filter] = counted.get((reason, filter), 0) + ms
 
         paused = {
@@ -103,7 +103,7 @@ def test_random_commands(seed):
         for name, begun, end in zip(SUBJECTS, since.to_pylist(), until.to_pylist(), strict=True):
             assert begun == min((w[0] for w in paused[name]), default=None)
             assert end == max((w[1] for w in paused[name]), default=None)
-    for reason, filter, ms, _ in table.counted(now):
+    for reason, filter, ms, _ in table.times.counted(now):
         counted[reason, filter] = counted.get((reason, filter), 0) + ms
     assert {k: v for k, v in counted.items() if v} == {k: v for k, v in model.ms.items() if v}
 
@@ -152,10 +152,10 @@ def test_a_pause_is_met_once_however_often_it_is_renewed():
     for second in range(60):
         say(table, "a", 1.5, float(second))
     say(table, "a", 0.0, 60.0)
-    (count,) = table.counted(100.0)
+    (count,) = table.times.counted(100.0)
 
     assert count == (QUOTA, "a", 60_000, 1)
-    assert table.counted(200.0) == []
+    assert table.times.counted(200.0) == []
 
 
 def test_long_filters_are_matched():

@@ -97,13 +97,13 @@ def test_time_and_number_of_limits_are_counted_by_stream():
     one = Refusals()
     for subject in "abc":
         refuse(one, subject, 0.0)
-    first = one.counted(1.0)
+    first = one.times.counted(1.0)
     refuse(one, "a", 2.0)
     refuse(one, "a", 2.0, 10002, "T")
     refuse(one, "b", 20.0)
-    later = one.counted(30.0)
+    later = one.times.counted(30.0)
 
     quota, group = Reason.TopicProduceQuotaExceeded, Reason.ResourceGroupProduceQuotaExceeded
-    assert first == [("S", (quota, "", 250, 1))]
-    assert later == [("S", (quota, "", 750, 1)), ("T", (group, "", 500, 1))]
-    assert one.counted(31.0) == []
+    assert first == [(quota, "S", 250, 1)]
+    assert later == [(quota, "S", 750, 1), (group, "T", 500, 1)]
+    assert one.times.counted(31.0) == []

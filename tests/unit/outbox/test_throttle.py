@@ -14,7 +14,6 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Reason,
     Receipt,
     ThrottleProducer,
-    new_producer_id,
     understand,
 )
 
@@ -126,15 +125,6 @@ def test_b4_unknown_fields_are_ignored():
     assert operators.throttle.pause("a", 0.5).reason is QUOTA
 
 
-def test_producer_ids_are_exact_in_json():
-    """53 bits, the same for the same attempt, another for another."""
-    ids = {new_producer_id(("query", 3, 1, attempt)) for attempt in range(100)}
-
-    assert len(ids) == 100
-    assert max(ids) < 1 << 53
-    assert new_producer_id(("query", 3, 1, 0)) in ids
-
-
 # ── what pauses explain ──────────────────────────────────────────────────────────────────────
 
 
@@ -169,7 +159,7 @@ def test_b15_a_word_without_a_pause_is_a_reason():
     throttle = Throttle()
     throttle.table.command(command("a", 0.0, SERVER, 5), 0.0)
     error = throttle.error("a", 0.0, 9.0)
-    throttle.acked()
+    throttle.table.acked()
 
     assert (error.reason, error.request_id, error.subject_filter) == (SERVER.name, 5, ">")
     assert throttle.error("a", 0.0, 9.0) is None

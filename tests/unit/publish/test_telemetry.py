@@ -103,7 +103,7 @@ def test_reports_are_due_at_their_times():
     The first at once, the next an interval later; each has a number of its own, and the last says
     that it is.
     """
-    one, reporter = Telemetry(), Reporter(Origin(7, "query", 3), "run", is_on=True)
+    one, reporter = Telemetry(), Reporter(Origin(7, "query", 3), is_on=True)
     due = [reporter.due]
     said = []
     for now, final in ((0.0, False), (5.5, False), (6.0, True)):
@@ -114,9 +114,7 @@ def test_reports_are_due_at_their_times():
     assert due == [-math.inf, 5.0, 10.5, 11.0]
     assert [each.sequence for each in said] == [1, 2, 3]
     assert [each.final for each in said] == [False, False, True]
-    assert {(each.producer_id, each.run, each.query_id, each.batch_id) for each in said} == {
-        (7, "run", "query", 3)
-    }
+    assert {(each.producer_id, each.query_id, each.batch_id) for each in said} == {(7, "query", 3)}
     assert [each.snapshot.total("jetstream_publish_outcomes_total")[0] for each in said] == [
         0, 55, 60,
     ]  # fmt: skip
@@ -124,7 +122,7 @@ def test_reports_are_due_at_their_times():
 
 def test_without_a_subject_nothing_is_ever_due():
     """Then nothing wakes the writer for it."""
-    assert Reporter(Origin(), "run", is_on=False).due == math.inf
+    assert Reporter(Origin(), is_on=False).due == math.inf
 
 
 QUOTA, PENDING = Reason.TopicProduceQuotaExceeded, Reason.ConnectionPendingMessagesBreach

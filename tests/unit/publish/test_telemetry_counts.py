@@ -21,7 +21,7 @@ from pyspark_jetstream.publish.metrics import (
     ZEROS,
     MetricsSnapshot,
 )
-from pyspark_jetstream.publish.telemetry import Routes, Telemetry
+from pyspark_jetstream.publish.telemetry import Telemetry
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
@@ -355,17 +355,6 @@ def test_summary():
 # ── routes ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_routes_are_the_first_pattern_that_matches():
-    """Of the patterns the first that matches counts; a subject without one has none."""
-    routes = Routes(["orders.eu", "orders.*", "orders.>", "metrics.>"])
-
-    assert routes.of(["orders.eu", "orders.us", "orders.eu.x", "metrics.a", "b"]).to_pylist() == [
-        0, 1, 2, 3, None,
-    ]  # fmt: skip
-    assert Routes([]).of(["a"]).to_pylist() == [None]
-    assert repr(routes) == "<Routes orders.eu, orders.*, orders.>, metrics.>>"
-
-
 @pytest.mark.parametrize("seed", range(SEED, SEED + 30))
 def test_groups_are_the_rows_by_stream_route_and_priority(seed):
     """
@@ -388,7 +377,7 @@ def test_groups_are_the_rows_by_stream_route_and_priority(seed):
         priorities=None if urgent is None else pa.array(urgent, pa.int8()),
         targets=pa.array(streams, pa.int32()),
     )
-    groups = Routes(["a.*", "c.>"]).groups(rows)
+    groups = Telemetry(["a.*", "c.>"]).groups(rows)
 
     assert {tuple(key): places.to_pylist() for *key, places in groups} == expected
     assert len(groups) == len(expected)
