@@ -45,12 +45,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import (
-    ProducerThrottledError,
-    PublishError,
-    PublishTimeoutError,
-    QueueTimeoutError,
-)
+from ..errors import ProducerThrottledError, PublishError, PublishTimeoutError, QueueTimeoutError
 from .held import Held
 from .messages import Messages
 from .overload import Overload
@@ -61,8 +56,6 @@ from .throttling.throttle import PausedBy, Throttle
 QUEUE_ROWS: Final = 10_000
 """Default of `queueSize`: one Arrow batch of Spark's."""
 
-_MIN_ROWS: Final = 20
-"""The smallest queue (overload.md A11), as in Farfetch's LoadShedding library."""
 _PATIENCE: Final = 0.75
 """
 The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
@@ -86,7 +79,7 @@ class Rules:
     """Sizes and deadlines of a write's queue."""
 
     queue_size: int
-    """Rows that wait."""
+    """Upper bound of the rows that wait for room."""
     queue_bytes: int
     held_bytes: int
     """Upper bound of the bytes of rows whose subjects are paused."""
@@ -105,11 +98,6 @@ class Rules:
     """Whether a row that an operator pauses for too long is a dead letter, and fails nothing."""
     by_subject: bool
     """Whether rows of a subject keep their order; if not, each goes by its own priority."""
-
-    @property
-    def queue_rows(self) -> int:
-        """Upper bound of the rows in the queue, 20 at least (A11)."""
-        return max(_MIN_ROWS, self.queue_size)
 
     @property
     def fail_fast(self) -> bool:
@@ -141,21 +129,12 @@ class Admission:
         self._latest: Sequence[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {priority.label}" for priority, count in self.counts().items())
-        return f"<Admission {counts}; {len(self._held)} held; {self.shed} shed>"
+        return f"<Admission {len(self._queue)} queued; {len(self._held)} held; {self.shed} shed>"
 
     @property
     def waiting(self) -> int:
         """Number of rows in the queue, held rows included."""
         return len(self._queue) + len(self._held)
-
-    def counts(self) -> dict[Priority, int]:
-        """Rows that are here by their own priority (A28)."""
-        counts = dict.fromkeys(Priority, 0)
-        for messages in self.messages():
-            for entry in pc.value_counts(messages.urgency).to_pylist():
-                counts[Priority(entry["values"])] += entry["counts"]
-        return counts
 
     def subjects(self) -> Counter[str]:
         """Number of rows in the queue by subject."""
@@ -269,7 +248,7 @@ class Admission:
     def _over(self) -> tuple[int, int]:
         """How many rows and bytes there are above the capacity; a full queue has 0 of one."""
         rules = self._rules
-        return len(self._queue) - rules.queue_rows, self._queue.nbytes - rules.queue_bytes
+        return len(self._queue) - rules.queue_size, self._queue.nbytes - rules.queue_bytes
 
     def _is_felt(self, now: float, is_window_full: bool) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
@@ -357,7 +336,8 @@ class Admission:
 
     def _oldest_unsent(self) -> float:
         """Arrival time of the oldest row that was never sent."""
-        return min(self._queue.oldest(unsent=True), self._held.oldest_unsent())
+        queues = self._queue, self._held.paused, self._held.refused
+        return min(queue.oldest(unsent=True) for queue in queues)
 
     def _all(self) -> Block:
         """All rows that wait, held or not, in the queue until they are sorted."""
@@ -421,7 +401,7 @@ class Admission:
         waited_s = now - since.as_py()
         error = self._throttle.error(subject, since.as_py(), now)
         pause = self._throttle.pause(subject, now)
-        if error is None and pause is not None and pause.source is PausedBy.OPERATOR:
+        if error is None and pause is not None and pause.source == PausedBy.OPERATOR:
             error = ProducerThrottledError(
                 subject, "", 0, pause.reason.name, pause.filter, 0.0, pause.request_id
             )

@@ -34,16 +34,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import (
-    BINARY,
-    CRLF,
-    NOTHING,
-    binary,
-    digits,
-    int32,
-    join,
-    scalar,
-)
+from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, join, scalar
 from ..errors import RowError
 from ..serverheaders import copied
 from .lettersubjects import RESERVED, SUBJECT, loop_fault, publish_fault
@@ -91,8 +82,8 @@ class DeadLetters:
     """Their subject, a template that `template_fault` accepts."""
     query_id: str
     batch_id: int
-    max_payload: int | None = None
-    """The largest headers and payload the server takes together; None leaves it to the server."""
+    max_payload: int = 1 << 20
+    """The largest headers and payload the server takes together."""
     reserved: str = RESERVED
     """Finds subjects on which none may go."""
 
@@ -157,8 +148,7 @@ class DeadLetters:
         )
         lines = self._lines(messages, reason, subject)
         large = pc.greater(pc.add(pc.binary_length(lines), FRAMING_BYTES), MAX_HEADERS)
-        if self.max_payload is not None:
-            large = pc.or_(large, pc.greater(_sizes(lines, messages.data), self.max_payload))
+        large = pc.or_(large, pc.greater(_sizes(lines, messages.data), self.max_payload))
         if not pc.any(large).as_py():
             return messages, lines
         ids = messages.ids
@@ -203,7 +193,7 @@ class DeadLetters:
         return join(*parts)
 
     def _check_sizes(self, messages: Messages, lines: pa.Array) -> None:
-        if self.max_payload is None or not len(messages):
+        if not len(messages):
             return
         sizes = _sizes(lines, messages.data)
         largest = pc.max(sizes).as_py()
@@ -236,13 +226,10 @@ def letter(
     problem = loop_fault(template, subject) or publish_fault(to)
     if problem is not None:
         raise RowError(subject, f"the message cannot be a dead letter: {problem}")
-    renamed = [
-        (
-            f"{ORIGINAL}{name}"
-            if name in _COMMANDS or name.startswith((_EXPECTED, _OURS))
-            else name,
-            value,
-        )
-        for name, value in copied(headers)
-    ]
-    return to, [(ID, msg_id), *renamed, (ADDED[0], subject), (ADDED[1], reason)]
+
+    def renamed(name: str) -> str:
+        is_command = name in _COMMANDS or name.startswith((_EXPECTED, _OURS))
+        return f"{ORIGINAL}{name}" if is_command else name
+
+    own = [(renamed(name), value) for name, value in copied(headers)]
+    return to, [(ID, msg_id), *own, (ADDED[0], subject), (ADDED[1], reason)]

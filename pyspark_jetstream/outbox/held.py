@@ -53,10 +53,6 @@ class Held:
         """All rows, block by block."""
         return [*self.paused.blocks(), *self.refused.blocks()]
 
-    def oldest_unsent(self) -> float:
-        """Arrival time of the oldest row that was never sent."""
-        return min(self.paused.oldest(unsent=True), self.refused.oldest(unsent=True))
-
     def pause(self, block: Block) -> None:
         """Takes rows of paused subjects."""
         if len(block.messages):

@@ -1,4 +1,4 @@
-"""Subjects of dead letters: a template, and the subjects on which none may go."""
+"""Subjects of dead letters: a template, and the subjects on which nothing may go."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def template_fault(template: str, subject: str | None = None) -> str | None:
 
 
 def publish_fault(subject: str, reserved: str = RESERVED) -> str | None:
-    """Fault of this subject for a dead letter, or None."""
+    """Fault of this subject for a row or a dead letter, or None."""
     problem = subject_fault(subject)
     if problem is not None:
         return f"on {subject!r} nothing can be published: {problem}"
     if re.match(reserved, subject):
-        return f"a message on {subject!r} is a command, an answer, or a record of queries"
+        return f"a message on {subject} is a command, an answer, or a record of queries"
     if len(subject.encode()) > MAX_SUBJECT_BYTES:
         return f"the subject is longer than a protocol line: {subject[:40]}…"
     return None

@@ -58,7 +58,7 @@ class Overload:
     def is_felt(self, now: float) -> bool:
         """Whether anything pushes back, whatever rows that is about."""
         lately = bool(self._streams) and self._is_late(max(self._streams.values()), now)
-        return lately or self._throttle.informed
+        return lately or bool(self._throttle.table.informed)
 
     def may_go(self, messages: Messages) -> pa.Array:
         """BOOL: which are of a priority that may be shed, and cannot be stored."""
@@ -101,7 +101,7 @@ class Overload:
 
     def _pressed(self, messages: Messages, now: float) -> pa.Array:
         """BOOL: which are of a stream that pushes back."""
-        if self._throttle.informed:
+        if self._throttle.table.informed:
             return pa.repeat(True, len(messages))
         late = {place for place, at in self._streams.items() if self._is_late(at, now)}
         known = pa.array([place for place in late if place is not None], pa.int32())

@@ -106,7 +106,7 @@ class Priorities:
     header: str | None
     claim: str | None
     claim_values: tuple[tuple[str, Priority], ...]
-    resolver: Resolver | None = None
+    resolver: Resolver | None
 
     @property
     def routes(self) -> list[str]:
@@ -173,10 +173,6 @@ class Resolved(NamedTuple):
     """Values that were no name of a priority."""
 
 
-ALL_NORMAL: Final = Resolved(None, 0)
-"""The priorities of a block whose rows are all normal."""
-
-
 def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:
     """INT8: what the texts name, null where there is none; and how many name nothing."""
     if texts is None or texts.null_count == len(texts):
@@ -210,20 +206,16 @@ def _meant(said: Priority | int | str | None) -> Priority | None:
     Priority that a function said.
 
     Raises:
-        ValueError: It is a number of no priority.
-        TypeError: It is something else.
+        ValueError: It said something else.
     """
     if isinstance(said, str):
         return Priority.parse(said)
     if said is None:
         return None
-    if isinstance(said, bool) or not isinstance(said, int):
-        raise TypeError(
-            f"priorityResolver returned {said!r}; expected a Priority, its name or number, or None"
-        )
-    if said not in _NUMBERS:
+    if isinstance(said, bool) or not isinstance(said, int) or said not in _NUMBERS:
         raise ValueError(
-            f"priorityResolver returned {said}; there are 0 critical, 1 normal, 2 non-critical"
+            f"priorityResolver returned {said!r}; expected a Priority, its name or number (0"
+            " critical, 1 normal, 2 non-critical), or None"
         )
     return Priority(said)
 

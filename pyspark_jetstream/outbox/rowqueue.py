@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -171,14 +171,9 @@ class RowQueue:
             unsent: whether rows that were sent do not count.
         """
         times = (block.unsent if unsent else block.since for block in self._blocks)
-        lefts = zip(times, self._lefts(), strict=False)
+        lefts = zip(times, chain((self._next,), repeat(None)), strict=False)
         here = (moments if left is None else moments.take(left) for moments, left in lefts)
         return min((pc.min(moments).as_py() for moments in here), default=math.inf)
-
-    def _lefts(self) -> Iterator[pa.Array | None]:
-        """The places that are left, of each block; None for all."""
-        yield self._next
-        yield from repeat(None)
 
     def _compact(self) -> None:
         """Lets go of rows that are taken, and of the order of sending: something changes."""

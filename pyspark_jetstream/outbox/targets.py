@@ -2,7 +2,7 @@
 The target streams of a write: the one that takes a subject, and its limits.
 
 Rule 1: every decision that depends on a target's configuration is taken here.
-Rule 2: no I/O; the caller brings what asks the server (`TargetLookup`).
+Rule 2: no I/O; the caller brings what asks the server (`Find`).
 
 The subjects of two streams of an account never overlap, so a subject has one target or none. A
 server that maps subjects itself (the account's `mappings`) may send it elsewhere, and it may be of
@@ -12,10 +12,10 @@ another account's stream: then a subject can have no target here and be stored a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -129,12 +129,8 @@ def untaken(subject: str) -> str:
     )
 
 
-class TargetLookup:
-    """Requests about target streams. This one has no server to ask, so it finds nothing."""
-
-    def find(self, subjects: list[str]) -> list[Target | None]:
-        """The stream that takes each subject, or None."""
-        return [None] * len(subjects)
+Find: TypeAlias = Callable[[list[str]], list["Target | None"]]
+"""Asks for the stream that takes each of these subjects, None for none."""
 
 
 class _Known:
@@ -174,20 +170,17 @@ class _Known:
         literals: dict[str, int] = {}
         beginnings: dict[int, dict[str, int]] = {}
         others: dict[str, int] = {}
+        are_many = len(self.streams) >= _MANY
         for place, target in enumerate(self.streams):
             for filter_ in target.subjects:
                 beginning = filter_.removesuffix(f".{REST}")
                 if is_literal(filter_):
                     literals[filter_] = place
-                elif beginning != filter_ and is_literal(beginning) and self._are_many:
+                elif beginning != filter_ and is_literal(beginning) and are_many:
                     beginnings.setdefault(len(tokens(beginning)), {})[beginning] = place
                 else:
                     others[filter_] = place
         return literals, beginnings, others
-
-    @property
-    def _are_many(self) -> bool:
-        return len(self.streams) >= _MANY
 
 
 class Targets:
@@ -198,12 +191,12 @@ class Targets:
     one `_Known`, which is replaced as a whole.
 
     Args:
-        lookup: asks the server; without it no stream is looked up.
+        find: asks the server for the stream that takes each subject; without it none is asked.
     """
 
-    def __init__(self, lookup: TargetLookup | None = None) -> None:
-        self.lookup = lookup or TargetLookup()
-        self.is_blind = lookup is None
+    def __init__(self, find: Find | None = None) -> None:
+        self._find = find
+        self.is_blind = find is None
         """Whether streams may not be looked up: that none is known says nothing then."""
         self._known = _Known()
 
@@ -231,12 +224,13 @@ class Targets:
         """
         places, together = self.known(subjects), 1
         untaken = pa.array([], pa.string())
-        while places.null_count and not self.is_blind:
+        while places.null_count and not self.is_blind and self._find is not None:
             left = pc.and_not(pc.is_null(places), pc.is_in(subjects, untaken))
             asked = subjects.take(pc.indices_nonzero(left).slice(0, together))
             if not len(asked):
                 break
-            self.add(self.lookup.find(asked.to_pylist()))
+            found = [each for each in self._find(asked.to_pylist()) if each is not None]
+            self._known = _Known(tuple(dict.fromkeys((*self.streams, *found))))
             places = self.known(subjects)
             # Also where a stream's subjects are not what they were a moment ago.
             none = asked.filter(pc.is_null(self.known(asked)))
@@ -255,14 +249,6 @@ class Targets:
         known = self._known
         places = known.places(pa.array(subjects, pa.string())).to_pylist()
         return ["" if place is None else known.streams[place].name for place in places]
-
-    def add(self, found: Iterable[Target | None]) -> None:
-        """Makes these known, in this order."""
-        streams = [*self.streams]
-        for target in found:
-            if target is not None and target not in streams:
-                streams.append(target)
-        self._known = _Known(tuple(streams))
 
 
 def _looked_up(subjects: pa.Array, places: Mapping[str, int]) -> pa.Array:

@@ -15,8 +15,6 @@ from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..outbox.window import Window
 from .lanes.lane import Lane
-from .lanes.retries import Deadlines
-from .lanes.tally import LaneTerms
 from .options import SinkOptions
 
 _LETTERS: Final = 64
@@ -36,15 +34,13 @@ class LaneSet:
         """The least that any row has."""
         self._options = options
         self._targets = targets
-        self._inbox = inbox
         self._places: set[int | None] = set()
         """Of the streams that have had rows."""
         window = options.window
-        self.rows = self._new(
-            0, Window(window.max_in_flight, window.min_in_flight), options.rows.rejects
-        )
+        size = Window(window.max_in_flight, window.min_in_flight)
+        self.rows = Lane(f"{inbox}.0", size, window, options.rows.rejects)
         """The lane of rows."""
-        self.letters = self._new(1, Window(_LETTERS, _LETTERS))
+        self.letters = Lane(f"{inbox}.1", Window(_LETTERS, _LETTERS), window)
         """The lane of dead letters."""
         self.all = self.rows, self.letters
         """In the order of their numbers."""
@@ -81,19 +77,14 @@ class LaneSet:
         """Name of the stream in this place; "" where it is not known."""
         return "" if place is None else self._targets[place].name
 
-    def totals(self) -> list[tuple[str, dict[str, int]]]:
-        """Stream and counts of each lane in this task, as `Telemetry.count` takes them."""
-        found = []
-        for lane, stream in zip(self.all, self.streams, strict=True):
-            tally = lane.tally
-            totals = {
-                "stored" if lane is self.rows else "dead_letters": tally.acked,
-                "retries": tally.retries,
-                "drops": tally.pushed_back if lane is self.rows else 0,
-                "ignored": tally.ignored,
-            }
-            found.append((stream, totals))
-        return found
+    def totals(self) -> list[dict[str, int]]:
+        """Counts of each lane in this task, as `Telemetry.count` takes them."""
+        rows, letters = self.rows.tally, self.letters.tally
+        shared = [{"retries": each.retries, "ignored": each.ignored} for each in (rows, letters)]
+        return [
+            {"stored": rows.acked, "drops": rows.pushed_back, **shared[0]},
+            {"dead_letters": letters.acked, **shared[1]},
+        ]
 
     @property
     def streams(self) -> list[str]:
@@ -122,9 +113,3 @@ class LaneSet:
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
             self.rows.lower_timeout(max_s)
             self.publish_timeout_s = min(self.publish_timeout_s, max_s)
-
-    def _new(self, number: int, size: Window, rejects: bool = False) -> Lane:
-        window = self._options.window
-        deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
-        own = size, window.max_in_flight_bytes, deadlines
-        return Lane(f"{self._inbox}.{number}", LaneTerms(*own, window.strict_order, rejects))

@@ -11,11 +11,7 @@ from .. import values as value_of
 from ..client.answers import checked
 from ..client.jetstream import DEFAULT_PREFIX
 from ..client.keyvalue import BUCKET
-from ..client.options import (
-    ConnectionOptions,
-    MetricsOptions,
-    connection_options,
-)
+from ..client.options import ConnectionOptions, MetricsOptions, connection_options
 from ..errors import OptionError
 from ..foreign import read_json
 from ..option import Option, Values, exclusive, parsed, table
@@ -174,24 +170,11 @@ class SinkOptions:
     """Control subject on which operators pause subjects; None where they may not."""
     rules: Rules
     priorities: Priorities
-    priority_resolver: str | None
-    """Module and name of the function of `priorities`; imported where the rows are."""
     dead_letter_subject: str | None
     """Subject of rows that are shed or rejected."""
     drops: bool
     """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
     metrics: MetricsOptions
-
-    @property
-    def throttle(self) -> bool:
-        """Whether operators may pause subjects."""
-        return self.throttle_subject is not None
-
-
-def _spoken_on(values: Values) -> list[str]:
-    """Subjects of operators, writers and metrics."""
-    given = [values[name] for name in ("throttleSubject", "metricsSubject")]
-    return [THROTTLE_SUBJECT, *(subject for subject in given if subject is not None)]
 
 
 def _one_of(values: Values, name: str, inside: Any) -> Any:
@@ -287,11 +270,12 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
         raise OptionError("throttleReroute", "would move keys from one destination to another")
     once = values["exactlyOnce"]
     connection = connection_options(values)
+    spoken_on = filter(None, (values["throttleSubject"], values["metricsSubject"]))
     rows = values.fill(
         RowOptions,
         rejects=values["onReject"] == "dead-letter",
         reserved=subjects.reserved(
-            f"{connection.api_prefix}.", f"{connection.inbox_prefix}.", *_spoken_on(values)
+            f"{connection.api_prefix}.", f"{connection.inbox_prefix}.", THROTTLE_SUBJECT, *spoken_on
         ),
     )
     if rows.bucket is not None and connection.api_prefix != DEFAULT_PREFIX:

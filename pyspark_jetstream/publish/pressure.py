@@ -8,6 +8,8 @@ become values, and where combinations that cannot be meant are refused (overload
 from __future__ import annotations
 
 import math
+from functools import cache, partial
+from importlib import import_module
 from typing import Any, Final
 
 from .. import values as value_of
@@ -16,12 +18,7 @@ from ..option import Option, Values, table
 from ..outbox.admission import QUEUE_ROWS, Rules
 from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..outbox.overload import OVERLOAD_WINDOW_S
-from ..outbox.priority import (
-    Priorities,
-    Priority,
-    claim_values,
-    subject_rules,
-)
+from ..outbox.priority import Priorities, Priority, Publish, Resolver, claim_values, subject_rules
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 
 
@@ -40,15 +37,40 @@ def _throttle_subject(value: str) -> str | None:
     return value_of.publish_subject(value)
 
 
+def _queue_size(value: str) -> int:
+    """20 at least (overload.md A11), as in Farfetch's LoadShedding library."""
+    return max(20, value_of.positive(value))
+
+
 def _max_wait(value: str) -> float:
     return 0.0 if value.strip() in ("0", "0s") else value_of.duration(value)
 
 
-def _resolver(value: str) -> str:
+@cache
+def _imported(name: str) -> Resolver:
+    """
+    The function of the user's, imported where the rows are.
+
+    Raises:
+        OptionError: There is no such function here.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: Resolver = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise OptionError("priorityResolver", f"{error}; executors must have it, too") from None
+    return found
+
+
+def _resolved(name: str, row: Publish) -> Priority | int | str | None:
+    return _imported(name)(row)
+
+
+def _resolver(value: str) -> Resolver:
     module, colon, function = value.strip().partition(":")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), function)):
         raise ValueError(f"expected package.module:function, got '{value}'")
-    return value.strip()
+    return partial(_resolved, value.strip())
 
 
 PRESSURE_OPTIONS: Final = table(
@@ -65,7 +87,7 @@ PRESSURE_OPTIONS: Final = table(
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
         "The order that rows keep."),
-    Option("queueSize", "queue_size", value_of.positive, str(QUEUE_ROWS),
+    Option("queueSize", "queue_size", _queue_size, str(QUEUE_ROWS),
         "Largest number of rows that wait for the window, 20 at least."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
         "Longest time that a row waits until it is first sent, pauses included. After this time the"
@@ -83,7 +105,7 @@ PRESSURE_OPTIONS: Final = table(
     Option("priorityClaimValues", "claim_values", claim_values, "",
         "Priority of each value of `priorityClaim`: `acme=critical, free=non-critical`.",
         absent=()),
-    Option("priorityResolver", "priority_resolver", _resolver, "",
+    Option("priorityResolver", "resolver", _resolver, "",
         "Function for rows without a priority: `package.module:function`. The function gets the row"
         " as a `Publish` of `pyspark_jetstream.outbox.priority`, and returns the priority."),
     Option("overloadPolicy", "", value_of.choice("block", "dead-letter", "drop"), "block",
@@ -111,23 +133,16 @@ def under_pressure(values: Values) -> dict[str, Any]:
     if "shedPriorities" in values and policy == "block":
         why = "does nothing with overloadPolicy=block; set dead-letter or drop, or leave it out"
         raise OptionError("shedPriorities", why)
-    words = {
-        "onReject": values["onReject"],
-        "overloadPolicy": policy,
-        "onThrottleTimeout": values["onThrottleTimeout"],
-    }
-    makes = next((name for name, word in words.items() if word == "dead-letter"), "")
-    if makes and "deadLetterSubject" not in values:
-        why = f"required with {makes}=dead-letter, such as rejected.{{subject}}"
+    names = "onReject", "overloadPolicy", "onThrottleTimeout"
+    makes = [name for name in names if values[name] == "dead-letter"]
+    letters = values["deadLetterSubject"]
+    if makes and letters is None:
+        why = f"required with {makes[0]}=dead-letter, such as rejected.{{subject}}"
         raise OptionError("deadLetterSubject", why)
-    if "deadLetterSubject" in values and not makes:
-        raise OptionError(
-            "deadLetterSubject",
-            "does nothing without onReject=dead-letter, overloadPolicy=dead-letter or"
-            " onThrottleTimeout=dead-letter; give one of them, or leave it out",
-        )
-    if "deadLetterSubject" in values:
-        fault = template_fault(values["deadLetterSubject"], values["subject"])
+    if letters is not None:
+        fault = template_fault(letters, values["subject"])
+        if not makes:
+            fault = f"does nothing without one of {', '.join(names)} that is dead-letter"
         if fault is not None:
             raise OptionError("deadLetterSubject", fault)
     if ("priorityClaim" in values) != ("priorityClaimValues" in values):

@@ -87,10 +87,7 @@ class Sender:
         for lane, before in zip(lanes, by_lane, strict=True):
             if held and lane is self.lanes.rows:
                 continue
-            maximum = _CHUNK_BYTES
-            is_full = in_flight >= self._max_bytes
-            if is_full and len(lanes) > 1:
-                maximum = 0
+            maximum = _CHUNK_BYTES if in_flight < self._max_bytes else 0
             frames = lane.frames_to_send(self._clock.monotonic(), maximum)
             if frames is not None:
                 self.connection.send(frames, self._timeout_s)
@@ -164,28 +161,21 @@ def absorb(
 ) -> bool:
     """
     Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
-    case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
-    in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
-    are not alike, which is told by counting before any is taken apart.
+    case, and so is that they are those of one lane, and alike but for their numbers. That there is
+    nothing else shows in the bytes that these take, or in the number of lines: two a PubAck. Those
+    of several streams are not alike, which is told by counting before any is taken apart.
 
     Returns:
         Whether all of it was taken; if not, nothing was.
     """
     lines = buffer.count(b"\n", start, end)
-    alike = [_alike(lane, sid, buffer, start, end) for lane in lanes]
-    heads = {each.head for each in alike if each is not None}
-    if 2 * sum(buffer.count(head, start, end) for head in heads) == lines:
-        found = [each.pattern.findall(buffer, start, end) if each else [] for each in alike]
-        each_size = [each.size if each else 0 for each in alike]
-        size = sum(
-            n * len(own) + sum(map(len, own)) for n, own in zip(each_size, found, strict=True)
-        )
-        if size == end - start:
-            for lane, each, own in zip(lanes, alike, found, strict=True):
-                if each is not None and own:
-                    if not each.duplicate:
-                        lane.tally.stored_in[each.stream] = each.last(buffer, start, end)
-                    lane.on_pubacks(list(map(int, own)), now, each.duplicate)
+    alike = _alike(lanes[0], sid, buffer, start, end) if len(lanes) == 1 else None
+    if alike is not None and 2 * buffer.count(alike.head, start, end) == lines:
+        found = alike.pattern.findall(buffer, start, end)
+        if alike.size * len(found) + sum(map(len, found)) == end - start:
+            if not alike.duplicate:
+                lanes[0].tally.stored_in[alike.stream] = alike.last(buffer, start, end)
+            lanes[0].on_pubacks(list(map(int, found)), now, alike.duplicate)
             return True
     for duplicate in (False, True):
         by_lane = [_plain(lane, sid, buffer, start, end, duplicate) for lane in lanes]

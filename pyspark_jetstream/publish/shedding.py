@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..client.connection import Connection
-from ..errors import PublishError
 from ..outbox.deadletters import DeadLetters
 from ..outbox.messages import Messages
 from .context import WriteContext
@@ -69,7 +68,6 @@ class Shedding:
         return fit
 
     def _store(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> None:
-        if self._letters is None:
-            raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
+        assert self._letters is not None, "options without a subject for shed rows"
         letters = self._letters.of(messages, reason, rejected)
         self._lanes.letters.offer(letters)

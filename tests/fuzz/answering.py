@@ -30,7 +30,7 @@ class _Lane(Lane):
 
     def __init__(self, number: int) -> None:
         prefix = f"{INBOX.decode()}.{number}"
-        super().__init__(prefix, terms(FixedLimit(1), 1, 1.0, 1.0))
+        super().__init__(prefix, *terms(FixedLimit(1), 1, 1.0, 1.0))
         self.heard: list[tuple[int, Meaning]] = []
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:

@@ -85,7 +85,7 @@ class _Walk:
         maximum = rng.choice([1, 7, 64, 4096])
         max_bytes, publish = rng.choice([MANY, 900]), rng.choice([20.0, 1e9])
         own = terms(FixedLimit(maximum), max_bytes, 2.0, publish, rejects=rng.random() < 0.5)
-        self.lane = Lane(PREFIX, own)
+        self.lane = Lane(PREFIX, *own)
         self._server = ModelServer()
         self._allowed = _Allowed()
         self._late: list[Reply] = []

@@ -12,8 +12,7 @@ from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.frames import Frames
 from pyspark_jetstream.publish.lanes.lane import Lane
-from pyspark_jetstream.publish.lanes.retries import Deadlines
-from pyspark_jetstream.publish.lanes.tally import LaneTerms
+from pyspark_jetstream.publish.options import WindowOptions
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"
@@ -32,10 +31,13 @@ def terms(
     max_bytes: int = MANY,
     ack: float = 5.0,
     publish: float = 120.0,
-    **others: bool,
-) -> LaneTerms:
+    *,
+    strict: bool = False,
+    rejects: bool = False,
+) -> tuple[Window, WindowOptions, bool]:
     """What a lane is made with."""
-    return LaneTerms(limit, max_bytes, Deadlines(ack, publish), **others)
+    limits = WindowOptions(1, limit.value, max_bytes, min(ack, publish), publish, strict)
+    return limit, limits, rejects
 
 
 def messages(

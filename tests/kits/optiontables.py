@@ -82,7 +82,7 @@ TYPES = {
     "header_value": "name=value",
     "_mapping": "JSON or path",
     "_stream_config": "JSON or path",
-    "_queue_size": "number or a word",
+    "_queue_size": "number from 1",
     "_resolver": "module:function",
     "subject_rules": "filter=priority list",
     "claim_values": "value=priority list",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -21,8 +22,6 @@ from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import Lane
-from pyspark_jetstream.publish.lanes.retries import Deadlines
-from pyspark_jetstream.publish.lanes.tally import LaneTerms
 
 _BLOCK: Final = 10_000
 _WIDTH: Final = 8
@@ -96,14 +95,7 @@ class Writer:
     """A task that has always more rows."""
 
     def __init__(self, limit: Window) -> None:
-        self.window = Lane(
-            "_INBOX.0",
-            LaneTerms(
-                limit,
-                _WINDOW.max_in_flight_bytes,
-                Deadlines(_WINDOW.ack_timeout_s, 1e9),
-            ),
-        )
+        self.window = Lane("_INBOX.0", limit, replace(_WINDOW, publish_timeout_s=1e9))
         self.answers: deque[tuple[float, range, bool]] = deque()
         """When which publishes are answered, and whether they are stored."""
         self.track: list[tuple[float, int]] = []

@@ -82,7 +82,7 @@ def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
 
 def new_lane(prefix):
     """A lane with plenty of room."""
-    return Lane(prefix, terms(FixedLimit(4096), 32 << 20))
+    return Lane(prefix, *terms(FixedLimit(4096), 32 << 20))
 
 
 @pytest.mark.slow

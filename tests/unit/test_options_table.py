@@ -70,7 +70,7 @@ TEXTS = [
     ("range", "maxPublishDelay", "connection.max_publish_delay_s", {"20ms": 0.02}),
     ("stream", "priorityTimeout", "priority_timeout_s", {"6s": 6.0}),
     # B20: then operators can pause nothing
-    ("sink", "throttleSubject", "throttle", dict.fromkeys(["none", "NONE", " ", ""], False)),
+    ("sink", "throttleSubject", "throttle_subject", dict.fromkeys(["none", "NONE", " ", ""])),
     ("sink", "throttleSubject", "throttle_subject", dict.fromkeys(["none", "NONE", " ", ""])),
     # B14: to wait no time is to fail fast
     ("sink", "throttleMaxWait", "rules.throttle_max_wait_s", {"0": 0.0, "0s": 0.0, "5m": 300.0}),
@@ -333,10 +333,9 @@ TAKEN = [
       "shedPriorities": "normal, non-critical",
       "prioritySubjects": "orders.>=critical, metrics.*=non-critical",
       "priorityHeader": "X-Priority", "priorityClaim": "tenant",
-      "priorityClaimValues": "acme=critical",
-      "priorityResolver": "mine.rules:urgency"},
-     {"window.max_in_flight_bytes": 2 << 20, "throttle": True, "throttle_subject": "ops.throttle",
-      "dead_letter_subject": "dead.{subject}", "priority_resolver": "mine.rules:urgency",
+      "priorityClaimValues": "acme=critical"},
+     {"window.max_in_flight_bytes": 2 << 20, "throttle_subject": "ops.throttle",
+      "dead_letter_subject": "dead.{subject}",
       "rules": rules_of(
           queue_size=99, queue_bytes=2 << 20, held_bytes=4 << 20,
           sheddable=frozenset({Priority.NORMAL, Priority.NON_CRITICAL}), queue_timeout_s=30.0,

@@ -53,13 +53,7 @@ def framed(messages: Messages, first: int, prefix: str) -> Publishes:
         # INT64: all of them may be more than an array of bytes holds.
         own = pc.add(pc.binary_length(frames), sizes).cast(pa.int64())
         at = view(pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(own)]))
-    return Publishes(
-        first,
-        memoryview(frames.buffers()[2] or b""),
-        at,
-        messages,
-        apart,
-    )
+    return Publishes(first, memoryview(frames.buffers()[2] or b""), at, messages, apart)
 
 
 def _pub(start: bytes, to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:

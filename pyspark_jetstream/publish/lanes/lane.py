@@ -47,11 +47,13 @@ from ...arrays import ranks
 from ...errors import PublishRejectedError
 from ...outbox.fates import Fate
 from ...outbox.messages import Messages
+from ...outbox.window import Window
+from ..options import WindowOptions
 from .answers import Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
 from .frames import Frames, Publishes, framed
 from .retries import Retries, Trouble
-from .tally import BROKEN, LaneTerms, Tally
+from .tally import BROKEN, Tally
 
 _PART_BYTES: Final = 8 << 20
 """
@@ -69,15 +71,22 @@ class Lane:
 
     Args:
         prefix: replies come on `<prefix>.<ordinal>`.
+        window: how many may be on the wire.
+        rejects: whether a message that the server will never store leaves the lane, or ends the
+            task.
     """
 
-    def __init__(self, prefix: str, terms: LaneTerms) -> None:
+    def __init__(
+        self, prefix: str, window: Window, limits: WindowOptions, rejects: bool = False
+    ) -> None:
         self.prefix = prefix
-        self.terms = terms
+        self.window = window
+        self._limits = limits
+        self._rejects = rejects
         self.tally = Tally()
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._flight = Flight()
-        self._again = Retries(self.terms.deadlines)
+        self._again = Retries(limits)
         self._earlier: dict[int, tuple[float, float]] = {}
         """
         Times of rows that were sent before they were offered, and not again since: of the first
@@ -94,7 +103,7 @@ class Lane:
     @property
     def limit(self) -> int:
         """The most publishes that may be in flight."""
-        return self.terms.window.value
+        return self.window.value
 
     @property
     def in_flight(self) -> int:
@@ -133,20 +142,18 @@ class Lane:
 
     def lower_timeout(self, publish_timeout_s: float) -> None:
         """Lowers the publish timeout of all messages to this, where it is lower."""
-        if publish_timeout_s < self.terms.deadlines.publish_timeout_s:
-            self._again.check_soon()
-        self.terms.deadlines.lower(publish_timeout_s)
-
-    def was_sent_once(self, ordinal: int) -> bool:
-        """Whether only the sending that awaits its answer can have stored this publish."""
-        is_new = self._flight.is_outstanding(ordinal) and ordinal not in self._again
-        return is_new and self._earlier.get(ordinal, _NEVER)[1] == math.inf
+        if publish_timeout_s < self._limits.publish_timeout_s:
+            ack_timeout_s = min(self._limits.ack_timeout_s, publish_timeout_s)
+            self._limits = replace(
+                self._limits, publish_timeout_s=publish_timeout_s, ack_timeout_s=ack_timeout_s
+            )
+            self._again.lower(self._limits)
 
     # ── offers ───────────────────────────────────────────────────────────────────────────────
 
     def offer(self, messages: Messages) -> None:
         """Queues messages behind those offered before."""
-        if self.terms.strict and len(messages) > 1:
+        if self._limits.strict_order and len(messages) > 1:
             turns = ranks(messages.indices)
             for turn in range(pc.max(turns).as_py() + 1):
                 self._parts.append(messages.where(pc.equal(turns, turn)))
@@ -215,7 +222,7 @@ class Lane:
         sends them before it asks again. With `max_bytes=0` only retries go.
         """
         flight = self._flight
-        goes_on = flight.low == flight.end if self.terms.strict else self._has_room
+        goes_on = flight.low == flight.end if self._limits.strict_order else self._has_room
         if self._parts and goes_on:
             self._frame_part(now)
         if now < self._again.resume_at:
@@ -235,8 +242,9 @@ class Lane:
             return None
         offsets, first = block.offsets, block.first
         at = offsets[start - first]
-        maximum = self.terms.max_bytes - flight.nbytes
-        if in_flight and maximum < min(offsets[block.end - first] - at, self.terms.max_bytes // 8):
+        most = self._limits.max_in_flight_bytes
+        maximum = most - flight.nbytes
+        if in_flight and maximum < min(offsets[block.end - first] - at, most // 8):
             return None
         end = first - 1 + bisect.bisect_right(offsets, at + min(maximum, max_bytes), start - first)
         if end == start:
@@ -296,7 +304,7 @@ class Lane:
     def _widen(self, ordinal: int, count: int) -> None:
         """Tells the window of PubAcks, one of them of this ordinal, unless it was sent again."""
         if ordinal not in self._again and self._flight.is_outstanding(ordinal):
-            self.terms.window.acked(count, self.in_flight)
+            self.window.acked(count, self.in_flight)
 
     def _finish(self, ordinals: Iterable[int]) -> int:
         """Finishes ordinals, in any order; the number of those that were not finished before."""
@@ -346,8 +354,9 @@ class Lane:
         no dead letter: the task fails, and its next attempt finds out.
         """
         is_of_stream = outcome.err_code != 0
-        is_doubted = outcome.may_be_its_own and not self.was_sent_once(ordinal)
-        if is_doubted or not (self.terms.rejects and is_of_stream):
+        may_be_stored = self._earlier.get(ordinal, _NEVER)[1] < math.inf or ordinal in self._again
+        is_doubted = outcome.may_be_its_own and may_be_stored
+        if is_doubted or not (self._rejects and is_of_stream):
             block = self._flight.block(ordinal)
             why = f"row {block.row(ordinal)}: {outcome.detail}"
             if is_doubted:
@@ -359,7 +368,7 @@ class Lane:
 
     def _pushed_back(self) -> None:
         self.tally.pushed_back += 1
-        self.terms.window.pushed_back()
+        self.window.pushed_back()
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
@@ -385,7 +394,7 @@ class Lane:
             PublishTimeoutError: A publish was not stored within `publishTimeout`.
         """
         late: list[int] = []
-        for ordinal, at in self._flight.drop_sendings(now, self.terms.deadlines.ack_timeout_s):
+        for ordinal, at in self._flight.drop_sendings(now, self._limits.ack_timeout_s):
             if ordinal not in self._again:
                 self._again.lose(ordinal, self._begin_again(ordinal, at), _SILENCE)
                 late.append(ordinal)
@@ -404,7 +413,7 @@ class Lane:
         deadline = min(self._again.next_deadline(now), self._earlier_until)
         oldest = self._flight.oldest_at
         if oldest is not None:
-            deadline = min(deadline, oldest + self.terms.deadlines.ack_timeout_s)
+            deadline = min(deadline, oldest + self._limits.ack_timeout_s)
         return deadline
 
     @property
@@ -412,7 +421,7 @@ class Lane:
         """Deadline of the oldest publish on its way; infinite when there is none."""
         at = self._flight.oldest_at
         oldest = min(self._again.oldest, math.inf if at is None else at)
-        return min(oldest + self.terms.deadlines.publish_timeout_s, self._earlier_until)
+        return min(oldest + self._limits.publish_timeout_s, self._earlier_until)
 
     @property
     def _earlier_until(self) -> float:
@@ -420,7 +429,7 @@ class Lane:
         Deadline of the oldest publish of an earlier attempt, which is to be stored or found stored.
         """
         oldest, _ = min(self._earlier.values(), default=_NEVER)
-        return oldest + self.terms.deadlines.publish_timeout_s
+        return oldest + self._limits.publish_timeout_s
 
     def _check_earlier(self, now: float) -> None:
         """

@@ -14,6 +14,7 @@ from typing import Final
 
 from ...errors import PublishError, PublishTimeoutError
 from ...outbox.fates import Fate, pause_s
+from ..options import WindowOptions
 from .frames import Publishes
 
 HINTS: Final = {
@@ -22,30 +23,6 @@ HINTS: Final = {
     Fate.LIMITED: "; lift the limit, or make room",
 }
 """Advice about a publish that failed in the end."""
-
-
-def not_stored(for_s: float, sendings: int) -> str:
-    """What an error says of rows whose time is up."""
-    sent = "it was sent" if sendings == 1 else f"the first of {sendings} sendings"
-    return f"not stored {for_s:.1f}s after {sent}"
-
-
-@dataclass(slots=True)
-class Deadlines:
-    """Time-outs of a lane's publishes."""
-
-    ack_timeout_s: float
-    """For a PubAck, before a publish goes again."""
-    publish_timeout_s: float
-    """In all, from the first sending."""
-
-    def __post_init__(self) -> None:
-        self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
-
-    def lower(self, publish_timeout_s: float) -> None:
-        """Lowers the one in all to this, where it is lower."""
-        self.publish_timeout_s = min(self.publish_timeout_s, publish_timeout_s)
-        self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
 
 
 @dataclass(slots=True)
@@ -64,9 +41,10 @@ class Trouble:
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
         """Error of a publish whose time is up."""
         tails = (tail for kind, tail in HINTS.items() if self.cause.startswith(kind.value))
+        sent = "it was sent" if self.sendings == 1 else f"the first of {self.sendings} sendings"
         return PublishTimeoutError(
             block.subject(ordinal),
-            f"row {block.row(ordinal)}: {not_stored(now - self.first_sent, self.sendings)};"
+            f"row {block.row(ordinal)}: not stored {now - self.first_sent:.1f}s after {sent};"
             f" {self.cause}{next(tails, '')}",
             self.err_code,
         )
@@ -75,12 +53,12 @@ class Trouble:
 class Retries:
     """The troubled publishes of one lane, by their ordinals."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
+    def __init__(self, limits: WindowOptions) -> None:
         self.resume_at = -math.inf
         """Nothing is sent before."""
         self.check_at = math.inf
         """No troubled publish expires before."""
-        self._deadlines = deadlines
+        self._limits = limits
         self._troubled: dict[int, Trouble] = {}
         self.waiting: list[int] = []
         """The ordinals that are to be sent again, ascending."""
@@ -143,7 +121,7 @@ class Retries:
             trouble.last_sent = now
             trouble.sendings += 1
         del self.waiting[: len(ordinals)]
-        self.check_at = min(self.check_at, now + self._deadlines.ack_timeout_s)
+        self.check_at = min(self.check_at, now + self._limits.ack_timeout_s)
 
     def drop(self, ordinals: list[int]) -> None:
         """
@@ -183,18 +161,19 @@ class Retries:
         if now < self.check_at:
             return late, None
         self.check_at = math.inf
-        deadlines = self._deadlines
+        limits = self._limits
         for ordinal, trouble in self._troubled.items():
-            if trouble.first_sent + deadlines.publish_timeout_s <= now:
+            if trouble.first_sent + limits.publish_timeout_s <= now:
                 return late, (ordinal, trouble)
-            if not trouble.waiting and trouble.last_sent + deadlines.ack_timeout_s <= now:
+            if not trouble.waiting and trouble.last_sent + limits.ack_timeout_s <= now:
                 self.lose(ordinal, trouble, silence)
                 late.append(ordinal)
             self.check_at = min(self.check_at, self._until(trouble))
         return late, None
 
-    def check_soon(self) -> None:
-        """Deadlines have changed: the time of some may be up."""
+    def lower(self, limits: WindowOptions) -> None:
+        """The time-outs become shorter: the time of some may be up."""
+        self._limits = limits
         if self._troubled:
             self.check_at = -math.inf
 
@@ -205,7 +184,7 @@ class Retries:
         return self.check_at
 
     def _until(self, trouble: Trouble) -> float:
-        give_up_at = trouble.first_sent + self._deadlines.publish_timeout_s
+        give_up_at = trouble.first_sent + self._limits.publish_timeout_s
         if trouble.waiting:
             return give_up_at
-        return min(give_up_at, trouble.last_sent + self._deadlines.ack_timeout_s)
+        return min(give_up_at, trouble.last_sent + self._limits.ack_timeout_s)

@@ -1,16 +1,12 @@
-"""
-The terms of a lane, and what it counts for its caller.
-"""
+"""What a lane counts for its caller."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...outbox.messages import Messages
-from ...outbox.window import Window
 from .answers import Outcome, Refusal
-from .retries import Deadlines
 
 BROKEN: Final = "the connection broke"
 
@@ -43,20 +39,3 @@ class Tally:
     """
     rejected: list[tuple[Messages, Outcome]] = field(default_factory=list)
     """Messages that left the lane because the server will never store them, with its answers."""
-
-
-class LaneTerms(NamedTuple):
-    """Terms that a lane is made with, beside the place of its replies."""
-
-    window: Window
-    """Bounds the publishes on the wire."""
-    max_bytes: int
-    """Upper bound of their bytes; one larger publish may still go alone."""
-    deadlines: Deadlines
-    strict: bool = False
-    """
-    Whether of each subject one goes at a time, so that nothing can be stored ahead of what the
-    server refuses.
-    """
-    rejects: bool = False
-    """Whether a message that the server will never store leaves the lane, or ends the task."""

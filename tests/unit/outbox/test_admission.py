@@ -19,7 +19,7 @@ from pyspark_jetstream.outbox.rowqueue import Block, RowQueue
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
 from ...kits.admission import CRITICAL, FULL, IDLE, admission, drained, numbers, pause, rows
-from ...kits.options import rules_of
+from ...kits.options import parse_sink, rules_of
 
 
 def test_plain_blocks_go_as_they_came():
@@ -77,7 +77,7 @@ def test_a_large_queue_in_pieces():
 @pytest.mark.parametrize(("size", "expected"), [(QUEUE_ROWS, 10_000), (5, 20), (500, 500)])
 def test_a11_capacities(size, expected):
     """A11: one Arrow batch, or a number; 20 at least."""
-    assert rules_of(queue_size=size).queue_rows == expected
+    assert parse_sink({"queueSize": str(size)}).rules.queue_size == expected
 
 
 @pytest.mark.parametrize("fail_fast", [False, True])

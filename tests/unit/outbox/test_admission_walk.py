@@ -94,7 +94,7 @@ class Model:
     def over(self, now: float) -> tuple[int, int]:
         """How many rows and bytes there are above the capacity (A9, A11)."""
         free, _ = self.parts(now)
-        rows = len(free) - self.rules.queue_rows
+        rows = len(free) - self.rules.queue_size
         return rows, sum(row.size for row in free) - self.rules.queue_bytes
 
     def is_late(self, at: float, now: float) -> bool:
@@ -103,11 +103,11 @@ class Model:
     def pressed(self, row: Row, now: float) -> bool:
         """A12, B6: whether its stream pushes back."""
         at = self.pushed.get(STREAMS[row.subject], -math.inf)
-        return self.throttle.informed or self.is_late(at, now)
+        return bool(self.throttle.table.informed) or self.is_late(at, now)
 
     def is_felt(self, now: float) -> bool:
         times = [*self.pushed.values()]
-        return self.throttle.informed or any(self.is_late(at, now) for at in times)
+        return bool(self.throttle.table.informed) or any(self.is_late(at, now) for at in times)
 
     def is_overloaded(self, now: float, is_full: bool) -> bool:
         """A12: all three."""
@@ -176,10 +176,8 @@ class Model:
         return min([self.throttle.next_deadline(now), *later])
 
     def text(self, now: float, shed: int) -> str:
-        """A28."""
-        counts = Counter(row.priority for row in self.waiting)
-        each = ", ".join(f"{counts[priority]} {priority.label}" for priority in Priority)
-        return f"<Admission {each}; {len(self.parts(now)[1])} held; {shed} shed>"
+        free, held = map(len, self.parts(now))
+        return f"<Admission {free} queued; {held} held; {shed} shed>"
 
 
 class Walk:
@@ -287,7 +285,7 @@ class Walk:
             case 2:
                 pause(throttle, "a", 0.0, now, reason=Reason.MessageBufferSizeBreach)
             case 3:
-                throttle.acked()
+                throttle.table.acked()
             case _:
                 place, at = rng.choice([0, 1, None]), now + rng.choice([-0.5, 0.0, 1.0])
                 self.one.overload.pushed_back(place, at)

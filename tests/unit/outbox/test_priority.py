@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.outbox.priority import (
     Priorities,
     Priority,
@@ -16,7 +18,7 @@ from pyspark_jetstream.outbox.priority import (
     subject_rules,
 )
 
-from ...kits.options import priorities_of
+from ...kits.options import parse_sink, priorities_of
 from ...kits.seeds import SEED
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
@@ -165,20 +167,27 @@ def test_a2_to_a7_the_first_opinion_decides(seed):
         assert found.each.to_pylist() == model.each
 
 
-@pytest.mark.parametrize(
-    ("said", "error"),
-    [
-        (3, ValueError),
-        (-1, ValueError),
-        (True, TypeError),
-        (1.0, TypeError),
-        (b"critical", TypeError),
-    ],
-)
-def test_a6_what_is_no_priority_is_an_error(said, error):
+@pytest.mark.parametrize("said", [3, -1, True, 1.0, b"critical"])
+def test_a6_what_is_no_priority_is_an_error(said):
     """A6: a number of no priority, and what is no number, fail the task."""
-    with pytest.raises(error, match="priorityResolver returned"):
+    with pytest.raises(ValueError, match="priorityResolver returned"):
         priorities_of(resolver=lambda publish: said).of(Block(["a"]))
+
+
+def test_a6_a_function_is_imported_where_the_rows_are():
+    """A6: by its module and name; one that is not there is named."""
+    found = parse_sink({"priorityResolver": f"{__name__}:urgent_of_all"}).priorities
+    assert pickle.loads(pickle.dumps(found)).of(Block(["a"])).each.to_pylist() == [CRITICAL]
+
+    for name in ("no_module_of_ours:urgent", f"{__name__}:no_function"):
+        lacking = parse_sink({"priorityResolver": name}).priorities
+        with pytest.raises(OptionError, match=r"priorityResolver.*executors must have it"):
+            lacking.of(Block(["a"]))
+
+
+def urgent_of_all(row):
+    """A function of the user's."""
+    return "critical"
 
 
 def test_a6_what_a_function_raises_fails_the_task():

@@ -11,10 +11,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.outbox import targets as targets_module
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
-from pyspark_jetstream.write.streams import target_fault
+from pyspark_jetstream.write.streams import check_target
 
 from ...kits.options import connection_of, sink_of
 from ...kits.targets import targets_of
@@ -235,6 +236,14 @@ def test_a_configuration_without_limits_can_be_written_exactly_once():
     assert target.fault(5.0) is None
 
 
+def fault_of(target, options):
+    """Reason that the stream cannot be written as the options say, or None."""
+    try:
+        check_target(target, options)
+    except OptionError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize(
     ("config", "fault"),
     [({}, False), ({"max_msgs_per_subject": 5}, True), ({"allow_rollup_hdrs": True}, True)],
@@ -248,7 +257,7 @@ def test_dead_letters_of_an_exactly_once_write_need_a_stream_that_keeps_all(
     Else an attempt would take a row whose dead letter the one before had not stored for replaced.
     """
     options = sink_of(connection_of("nats://h"), ledger=ledger, dead_letter_subject=dead_letters)
-    found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
+    found = fault_of(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
 
     assert (found is not None) == (fault and ledger and dead_letters is not None)
     assert found is None or "deadLetterSubject" in str(found)
@@ -267,7 +276,7 @@ def test_rows_that_overtake_each_other_need_a_stream_that_keeps_all(config, faul
     """
     rules = replace(sink_of(connection_of("nats://h")).rules, by_subject=order != "none")
     options = sink_of(connection_of("nats://h"), ledger=ledger, rules=rules)
-    found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
+    found = fault_of(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
 
     assert (found is not None) == (fault and ledger and order == "none")
     assert found is None or "publishOrder=none" in str(found)

@@ -30,7 +30,7 @@ from .test_waits import START_S, world_of
 
 def lane_of() -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
-    return Lane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
+    return Lane(PREFIX, *terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
 
 
 def outcome(world: World, status: str) -> int:

@@ -76,7 +76,7 @@ def test_frames_may_be_more_than_an_array_of_bytes_holds():
 
 def test_a_large_payload_that_goes_again_is_the_same_bytes():
     """What is lost of large rows goes again, a chunk at a time, and is given up at its time."""
-    lane = Lane(PREFIX, terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
+    lane = Lane(PREFIX, *terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
     sent = parse(joined(lane.frames_to_send(0.0, 1 << 20)))
     lane.on_pubacks([0, 2], 0.1)

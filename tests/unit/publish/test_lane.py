@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def new_lane(max_bytes: int = 32 * MIB) -> Lane:
-    return Lane(PREFIX, terms(FixedLimit(4096), max_bytes, 5.0, 120.0))
+    return Lane(PREFIX, *terms(FixedLimit(4096), max_bytes, 5.0, 120.0))
 
 
 def pubacks(ordinals, mark: bytes = b"") -> bytes:
@@ -172,7 +172,7 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
     """
     Rows and dead letters, say; one that is neither's is left to the general path, with all others.
     """
-    one, other = (Lane(f"{INBOX}.{n}", terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
+    one, other = (Lane(f"{INBOX}.{n}", *terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
     for lane in (one, other):
         lane.offer(messages(["a"] * 5))
         lane.frames_to_send(0.0, 1 << 17)
@@ -187,7 +187,7 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
 
 def test_strict_has_one_of_a_subject_on_the_wire():
     """Of each subject the next row goes when the one before it is stored, sent again or not."""
-    lane = Lane(PREFIX, terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
+    lane = Lane(PREFIX, *terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages(["a", "b", "a", "a"]))
     first = parse(bytes(lane.frames_to_send(0.0, 1 << 20)))
     again = lane.frames_to_send(0.0, 1 << 20)
@@ -212,7 +212,7 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
     A turn that is larger than the limit, or that a full wire keeps back, is not over when what was
     sent of it is stored.
     """
-    lane = Lane(PREFIX, terms(FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True))
+    lane = Lane(PREFIX, *terms(FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages("abcdeedcba"))
     rows = 0
     while lane.busy:
@@ -262,7 +262,7 @@ def test_a_late_puback_ends_the_pause_of_a_refusal():
     A publish is sent again after `ackTimeout`, that sending is refused (10158: the first is being
     stored), and then the PubAck of the first comes: rows behind it go at once.
     """
-    lane = Lane(PREFIX, terms(FixedLimit(1), ack=5.0))
+    lane = Lane(PREFIX, *terms(FixedLimit(1), ack=5.0))
     lane.offer(messages(["a", "a"]))
     assert len(sent(lane)) == 1
     lane.expire(5.0)

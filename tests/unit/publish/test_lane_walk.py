@@ -33,7 +33,7 @@ def test_random_walk(seed):
     ids = seed % 4 > 0
     refuses = seed % 3 == 0
     maximum, max_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
-    one = Lane(PREFIX, terms(FixedLimit(maximum), max_bytes, ack=2.0, publish=1e9))
+    one = Lane(PREFIX, *terms(FixedLimit(maximum), max_bytes, ack=2.0, publish=1e9))
     server = ModelServer()
     total = rng.randrange(1, 1500)
     known = {row for row in range(total) if ids and seed % 5 == 0 and rng.random() < 0.02}

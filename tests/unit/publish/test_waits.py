@@ -231,7 +231,7 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
 
 def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     """
-    A28: one warning in ten seconds: what waits by priority, for which pause, for how long, what
+    A28: one warning in ten seconds: how many rows wait, for which pause, for how long, what
     ends it, what is on the wire of how many, and when the write fails.
     """
     caplog.set_level(logging.WARNING, "pyspark_jetstream")
@@ -245,7 +245,7 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     assert len(said) == 4
     assert not re.search("[<>]", "".join(said)), "no repr"
     assert re.search(
-        r"rows in the queue: \d+ of priority normal; (\d+) of these rows wait: an operator"
+        r"rows in the queue: \d+; (\d+) of these rows wait: an operator"
         " paused 'b'",
         said[0],
     )

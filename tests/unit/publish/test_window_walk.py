@@ -23,7 +23,7 @@ def test_random_walk(seed):
     maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
     w = Lane(
         PREFIX,
-        terms(
+        *terms(
             rng.choice([FixedLimit(maximum), Window(maximum)]),
             max_bytes,
             1.0,
