@@ -31,7 +31,7 @@ SUBJECTS: Final = 1_000
 MAPPING: Final = '{"flights.*.*": "flights.{{partition(2,1)}}.$1.$2"}'
 """As a user writes it in `subjectMapping`: the origin decides the partition."""
 
-_ROWS: Final = parse_sink({"subjectMapping": MAPPING}).rows
+_OPTIONS: Final = parse_sink({"subjectMapping": MAPPING})
 _BLOCK_ROWS: Final = 10_000
 _BLOCK_BYTES: Final = 64 << 20
 """As large as the batches that Spark hands to a sink."""
@@ -117,7 +117,7 @@ def frames(
         inbox: PubAcks go to `<inbox>.<row>`.
         ids: prefix of the `Nats-Msg-Id` of each; None for publishes without headers.
     """
-    builder = MessageBuilder(options=_ROWS, id_prefix=ids)
+    builder = MessageBuilder(_OPTIONS, id_prefix=ids)
     row = 0
     for table in rows.tables(first, last):
         for batch in table.to_batches(max_chunksize=_BLOCK_ROWS):
@@ -156,6 +156,5 @@ def _join(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:
 def _mapped(table: pa.Table) -> list[str]:
     """The subjects of the rows, mapped."""
     column = table["subject"].combine_chunks().dictionary_encode()
-    subjects = SubjectMapping.parse(MAPPING).map_subjects(column.dictionary).subjects
-    mapped: list[str] = subjects.take(column.indices).to_pylist()
+    mapped: list[str] = SubjectMapping.parse(MAPPING).map_rows(column).subjects.to_pylist()
     return mapped

@@ -175,11 +175,11 @@ class JetStreamDataSource(DataSource):
         from .options import parse_sink
 
         _check_spark()
-        from .write.sink import batch_writer
+        from .write.sink import JetStreamBatchWriter
 
         options = parse_sink(dict(self.options))
         log_for(options.connection.log_level, options.metrics.query_name)
-        return batch_writer(options, schema, overwrite)
+        return JetStreamBatchWriter.prepared(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write."""
@@ -187,11 +187,11 @@ class JetStreamDataSource(DataSource):
         from .options import parse_sink
 
         _check_spark()
-        from .write.sink import stream_writer
+        from .write.sink import JetStreamStreamWriter
 
         options = parse_sink(dict(self.options), streaming=True)
         log_for(options.connection.log_level, options.metrics.query_name)
-        return stream_writer(options, schema, overwrite)
+        return JetStreamStreamWriter.prepared(options, schema, overwrite)
 
 
 def pinned(options: Mapping[str, str]) -> dict[str, int]:

@@ -7,10 +7,12 @@ stored, and stops when a later one has taken the task over (`watch`).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import pyarrow as pa
@@ -22,21 +24,19 @@ from ..client.jetstream import JetStream
 from ..errors import TargetChangedError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
-from ..outbox.throttling.throttleprotocol import new_producer_id
-from ..publish.context import RowSignals, WriteContext
-from ..publish.options import SinkOptions
+from ..publish.context import WriteContext
+from ..publish.options import RowOptions
 from ..publish.outcome import Written
 from ..publish.publisher import Publisher
 from ..publish.rowthread import Supply
-from ..publish.telemetry import Origin, Telemetry
+from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
-from ..worker import MAX_NAME, query_name
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
 from .exactlyonce.targetstate import FoundStream
 from .rows import MessageBuilder
-from .streams import Streams, target_fault
+from .streams import Streams, check_target
 from .watch import Watch
 
 logger = get_logger(__name__)
@@ -53,42 +53,23 @@ class TaskReport:
     """Names of headers that did not go out, and of how many rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One task's write, with a ledger or without: whose it is, and where it goes."""
-
-    client: Client
-    options: SinkOptions
-    name: TaskName
-    number: int
-    """Number of the attempt."""
-    id_prefix: str | None
-    """Of the ids that are made for rows of its batch; None where none are made."""
-    look: LedgerLook | None
-    """At the ledger, before its first row was made."""
-
-    @property
-    def origin(self) -> Origin:
-        """As operators see it."""
-        producer_id = new_producer_id((self.name, self.number))
-        query = (self.options.metrics.query_name or query_name())[:MAX_NAME]
-        return Origin(producer_id, self.name.write, self.name.batch, query)
-
-
 @dataclass(slots=True)
 class TaskAttempt:
     """One attempt of a task under the ledger."""
 
-    task: Task
+    client: Client
+    context: WriteContext
+    name: TaskName
+    id_prefix: str | None
+    """Of the ids that are made for rows of its batch; None where none are made."""
+    look: LedgerLook
+    """At the ledger, before its first row was made."""
     builder: MessageBuilder
     streams: Streams
     report: TaskReport
     """Gets what is to be said of it, when it has ended."""
-    mapping: str
-    """Digest of the mapping that rows go by."""
-    signals: RowSignals
     reached: dict[str, Target] = field(default_factory=dict)
-    """The streams that are noted."""
+    """The streams that are noted, or about to be."""
 
     def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
@@ -97,19 +78,17 @@ class TaskAttempt:
         Args:
             moves: whether rows may go to other subjects than in earlier attempts (`reroutes`).
         """
-        task = self.task
         first = next(filter(len, map(self.builder.build, batches)), None)
         if first is None:  # the mapping loses all of its rows
             return Written(self.builder.rows, 0, 0, 0, lost=self.builder.lost)
-        new = self._new_targets(first)
-        ledger = Ledger(JetStream(task.client))
-        record = ledger.begin_attempt(task.name, self._as_found(new), self.mapping, task.look)
+        new = self._newly_reached(first)
+        ledger, digest = Ledger(JetStream(self.client)), _mapping_digest(self.context.options.rows)
+        record = ledger.begin_attempt(self.name, new, digest, self.look)
         if record is None:
-            logger.info("committed before task=%s", task.name)
+            logger.info("committed before task=%s", self.name)
             return None
-        self.reached.update(new)
         self.streams.publishing = True
-        watch = Watch(task.options, record, task.id_prefix, moves, self._window_s)
+        watch = Watch(self.context.options, record, self.id_prefix, moves, self._window_s)
         with closing(watch):
             rows = self._rows(first, batches, record, watch.recovery)
             counts = self._publish(rows, watch)
@@ -120,19 +99,9 @@ class TaskAttempt:
 
     def _publish(self, rows: Iterable[Messages], watch: Watch) -> Written:
         """The loop of a write that has a ledger: rows go out while the watch says so."""
-        task, recovery = self.task, watch.recovery
-        context = WriteContext(
-            task.options,
-            self.streams.targets,
-            task.origin,
-            self.report.telemetry,
-            self.signals,
-            is_checked=recovery is not None,
-        )
-        with (
-            Supply(rows) as supply,
-            Publisher(task.client, context, supply) as publisher,
-        ):
+        recovery = watch.recovery
+        context = replace(self.context, is_checked=recovery is not None)
+        with Supply(rows) as supply, Publisher(self.client, context, supply) as publisher:
             while publisher.busy:
                 may_go = watch.may_go()
                 if not may_go:
@@ -160,7 +129,7 @@ class TaskAttempt:
                 f"it has rows that were for {known}: it took their subjects over while rows"
                 " were written (or the server maps subjects: set exactlyOnce=false then)",
             )
-        Ledger(JetStream(self.task.client)).check(record)
+        Ledger(JetStream(self.client)).check(record)
         report.seen = [stream.upto(stored_in) for stream in record.streams.values()]
         return counts._replace(rows=self.builder.rows, lost=self.builder.lost)
 
@@ -173,35 +142,28 @@ class TaskAttempt:
     ) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
         for messages in chain([first], map(self.builder.build, batches)):
-            new = self._new_targets(messages)
+            new = self._newly_reached(messages)
             if new:
-                ledger = Ledger(JetStream(self.streams.client))
-                ledger.extend(record, self._as_found(new))
-                self.reached.update(new)
+                Ledger(JetStream(self.streams.client)).extend(record, new)
             if recovery is not None:
                 recovery.expect(messages)
             yield messages
 
-    def _new_targets(self, messages: Messages) -> dict[str, Target]:
+    def _newly_reached(self, messages: Messages) -> list[FoundStream]:
         """
-        Streams these messages go to that none before went to.
+        Streams these messages go to that none before went to, as they were found.
 
         Raises:
             OptionError: One does not let a write be exactly once.
         """
-        new: dict[str, Target] = {}
+        new: list[FoundStream] = []
         for place in places_of(messages).to_pylist():
             target = self.streams.targets[place]
-            if target.name in self.reached:
-                continue
-            fault = target_fault(target, self.task.options)
-            if fault is not None:
-                raise fault
-            new[target.name] = target
+            if target.name not in self.reached:
+                check_target(target, self.context.options)
+                self.reached[target.name] = target
+                new.append(self.streams.seen[target.name])
         return new
-
-    def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
-        return [self.streams.seen[name] for name in targets]
 
     def _fresh(self, recovery: Recovery, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
@@ -214,9 +176,17 @@ class TaskAttempt:
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in [*self.reached.values()]]
-        return min(windows, default=self.task.options.window.publish_timeout_s)
+        return min(windows, default=self.context.options.window.publish_timeout_s)
 
 
 def places_of(messages: Messages) -> pa.Array:
     """The distinct target streams of the messages; rows that can be no messages have none."""
     return pc.unique(messages.row_targets).drop_null()
+
+
+def _mapping_digest(options: RowOptions) -> str:
+    """A digest of what decides a row's subject, beside its own subject and identity; "" of none."""
+    if options.mapping is None:
+        return ""
+    text = json.dumps([options.mapping.text, options.mapping_key])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

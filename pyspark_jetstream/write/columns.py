@@ -85,16 +85,7 @@ _KAFKAS: Final = {"value": "data", "topic": "subject"}
 """Meaning of columns for Kafka's sink here."""
 
 
-def check_names(names: Sequence[str], subject_given: bool, bucket: bool = False) -> None:
-    """
-    Accepts the columns of a write by their names.
-
-    Args:
-        bucket: whether the rows are keys of a Key-Value bucket.
-
-    Raises:
-        ColumnError: One is unknown or there twice, or a required one is missing.
-    """
+def _check_names(names: Sequence[str], subject_given: bool, bucket: bool) -> None:
     known = KEYS if bucket else COLUMNS
     lower = [name.lower() for name in names]
     for name, each in zip(names, lower, strict=True):
@@ -138,15 +129,17 @@ def check_schema(
     named: Mapping[str, str] | None = None,
 ) -> None:
     """
-    Accepts the columns of a write by their names and types; see `check_names`.
+    Accepts the columns of a write by their names and types.
 
     Args:
+        bucket: whether the rows are keys of a Key-Value bucket.
         named: Spark's names of the types, by column; without them an error has Arrow's.
 
     Raises:
-        ColumnError: As `check_names`, or a column has another type than its own.
+        ColumnError: One is unknown, there twice or of another type than its own, or a required one
+            is missing.
     """
-    check_names(schema.names, subject_given, bucket)
+    _check_names(schema.names, subject_given, bucket)
     for field in schema:
         accepts, expected = (KEYS if bucket else COLUMNS)[field.name.lower()]
         if not accepts(field.type):

@@ -63,19 +63,15 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
         said = (name, tuple(differing))
         if differing and said not in _SAID:  # a streaming write comes here with each batch
             _SAID.add(said)
-            fields = name, ", ".join(differing)
-            if is_new:
-                logger.warning(
-                    "stream=%s was created without %s, because this server does not know that. A"
-                    " newer server may know it", *fields,
-                )  # fmt: skip
-            else:
-                logger.warning(
-                    "stream=%s exists, and createStream leaves it as it is. These settings of the"
-                    " stream differ from the write's options: %s. If the stream is right, do"
-                    " nothing. Else change the stream from Python%s",
-                    *fields, further("guides/writing"),
-                )  # fmt: skip
+            see = "" if is_new else further("guides/writing")
+            logger.warning(
+                "stream=%s was created without some settings, because this server does not know"
+                " them. A newer server may. They are: %s"
+                if is_new
+                else "stream=%s exists, and createStream leaves it as it is. If it is right, do"
+                " nothing. Else change the stream from Python. These settings of the stream"
+                " differ from the write's options: %s", name, f"{', '.join(differing)}{see}",
+            )  # fmt: skip
 
 
 def _create(js: JetStream, config: dict[str, Any]) -> bool:
@@ -121,39 +117,29 @@ def _overlapped(js: JetStream, wanted: Sequence[str]) -> str:
 
 def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
     """The configuration of each of the wanted streams."""
-    layouts: list[tuple[str, list[str]]]
-    if "{partition}" in wanted.stream:
-        layouts = [
-            (
-                wanted.stream.replace("{partition}", str(partition)),
-                [
-                    subjects.partition_filter(subject, partition)
-                    for subject in wanted.stream_subjects
-                ],
-            )
-            for partition in range(wanted.partitions)
-        ]
-    else:
-        layouts = [
-            (wanted.stream, [_all_partitions(subject) for subject in wanted.stream_subjects])
-        ]
     given = _DEFAULTS | dict(wanted.config)
-    return [{"name": name, "subjects": of, **given} for name, of in layouts]
-
-
-def _all_partitions(subject: str) -> str:
-    return subjects.partition_wildcard(subject) if "{partition}" in subject else subject
+    if "{partition}" not in wanted.stream:
+        of = [
+            subjects.partition_wildcard(each) if "{partition}" in each else each
+            for each in wanted.stream_subjects
+        ]
+        return [{"name": wanted.stream, "subjects": of, **given}]
+    return [
+        {
+            "name": wanted.stream.replace("{partition}", str(number)),
+            "subjects": [subjects.partition_filter(e, number) for e in wanted.stream_subjects],
+            **given,
+        }
+        for number in range(wanted.partitions)
+    ]
 
 
 def _same(actual: Any, wanted: Any) -> bool:
     if wanted in _UNSET:
         return actual in _UNSET
-    if isinstance(wanted, dict):  # the server adds to metadata, and fills in defaults
-        return isinstance(actual, dict) and all(
-            _same(actual.get(key), value) for key, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        found = sorted(actual if isinstance(actual, list) else [], key=str)
-        pairs = zip(found, sorted(wanted, key=str), strict=False)
-        return len(found) == len(wanted) and all(_same(*pair) for pair in pairs)
+    if isinstance(wanted, dict) and isinstance(actual, dict):  # the server adds to metadata
+        return all(_same(actual.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(actual, list):
+        pairs = zip(sorted(actual, key=str), sorted(wanted, key=str), strict=False)
+        return len(actual) == len(wanted) and all(_same(*pair) for pair in pairs)
     return bool(actual == wanted)

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import TimestampType
 
@@ -16,10 +17,10 @@ from ..errors import ColumnError, OptionError
 from ..outbox.targets import Target, untaken
 from ..publish.options import SinkOptions
 from ..subjects import bucket_prefix
-from .columns import check_names, check_schema
+from .columns import check_schema
 from .creation import create_streams, stream_configs
 from .exactlyonce.ledger import Ledger
-from .streams import Streams, target_fault
+from .streams import Streams, check_target
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -41,7 +42,7 @@ def prepare(options: SinkOptions) -> None:
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                _check_target(Target.parse(config), options)
+                check_target(Target.parse(config), options)
             create_streams(js, options.create)
         if options.ledger:
             Ledger(js).ensure()
@@ -54,7 +55,7 @@ def prepare(options: SinkOptions) -> None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:
-                _check_target(targets[place], options)
+                check_target(targets[place], options)
             elif options.rows.require_stream and not targets.is_blind:
                 if bucket is None:
                     raise OptionError("subject", untaken(subject))
@@ -70,19 +71,14 @@ def _no_bucket(js: JetStream, bucket: str) -> str:
     return f"there is no bucket '{bucket}' in this account; createStream=true makes it"
 
 
-def _check_target(target: Target, options: SinkOptions) -> None:
+def check_rows(schema: StructType, options: SinkOptions) -> None:
     """
     Raises:
-        OptionError: The stream cannot be written as the options say.
+        ColumnError: The rows cannot be written as the options say.
     """
-    if (fault := target_fault(target, options)) is not None:
-        raise fault
-
-
-def check_rows(schema: StructType, options: SinkOptions) -> None:
-    """The columns by name first: the type of an unknown one may have no Arrow form."""
-    subject_given, bucket = options.rows.subject is not None, options.rows.bucket is not None
-    check_names(schema.names, subject_given, bucket)
+    types = pa.schema([(each.name, _arrow_type(each.dataType)) for each in schema.fields])
+    named = {each.name: each.dataType.simpleString() for each in schema.fields}
+    check_schema(types, options.rows.subject is not None, options.rows.bucket is not None, named)
     names = {name.lower() for name in schema.names}
     if "claims" in names and options.priorities.claim is None:
         raise ColumnError("claims", "does nothing without the option priorityClaim; drop it")
@@ -91,18 +87,13 @@ def check_rows(schema: StructType, options: SinkOptions) -> None:
         raise ColumnError(
             min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"
         )
-    fields = []
-    for each in schema.fields:
-        try:
-            fields.append(pa.field(each.name, _arrow_type(each.dataType)))
-        except Exception as error:
-            raise ColumnError(
-                each.name, f"the type {each.dataType.simpleString()} cannot be written"
-            ) from error
-    named = {each.name: each.dataType.simpleString() for each in schema.fields}
-    check_schema(pa.schema(fields), subject_given, bucket, named)
 
 
 def _arrow_type(type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark hands values over; the zone of a TIMESTAMP is the session's."""
-    return pa.timestamp("us", "UTC") if isinstance(type, TimestampType) else to_arrow_type(type)
+    """The Arrow type in which Spark hands values over; NULL, which no column has, for no type."""
+    if isinstance(type, TimestampType):  # else it has the zone of the session
+        return pa.timestamp("us", "UTC")
+    try:
+        return to_arrow_type(type)
+    except PySparkTypeError:
+        return pa.null()

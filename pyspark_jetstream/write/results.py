@@ -16,7 +16,6 @@ from .exactlyonce.targetstate import FoundStream
 class Published(WriterCommitMessage):
     """The result of one task's write."""
 
-    partition: int
     write_id: str
     """The query's id, or that of a `df.write`."""
     written: Written | None
@@ -25,7 +24,5 @@ class Published(WriterCommitMessage):
     """The counts of the task."""
     streams: tuple[FoundStream, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
-    run: str = ""
-    """Run of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""

@@ -19,9 +19,9 @@ Which of its `headers` go out is in `headerlines`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -30,30 +30,18 @@ import pyarrow.compute as pc
 from .. import subjects
 from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, join, places, scalar
 from ..errors import RowError
+from ..outbox.lettersubjects import publish_fault
 from ..outbox.messages import FRAMING_BYTES, Messages
-from ..outbox.priority import ALL_NORMAL, Priorities, Publish, Rows
+from ..outbox.priority import Publish, Rows
 from ..outbox.targets import Targets, untaken
-from ..publish.options import RowOptions
+from ..publish.options import SinkOptions
 from ..subjects import MAX_SUBJECT_BYTES
-from .columns import check_schema
 from .commandlines import Commands, check_keys, of_keys
 from .headerlines import BLANK, ID, Headers
 from .unfit import UnfitError, refuse, sound
 
 if TYPE_CHECKING:
     from .reroutes import Reroutes
-
-_PLAIN: Final = RowOptions(
-    None,
-    None,
-    None,
-    None,
-    allow_rollup=False,
-    require_stream=False,
-    rejects=False,
-    reserved=subjects.reserved(),
-    reroutes_weights=False,
-)
 
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _BAD_ID: Final = r"[\r\n]|^[ \t]|[ \t]$"
@@ -65,24 +53,22 @@ class MessageBuilder:
     Turns the batches of one task, in order, into messages.
 
     Args:
-        options: which rows are messages, and where they go; None for any subject, as it is.
+        options: which rows are messages, where they go, and how urgent they are.
         partition: the task's, for what errors say.
         id_prefix: of the ids made for rows without one; None makes none.
         max_payload: the largest headers and payload the server takes together.
         targets: the streams, where it matters what they allow.
-        priorities: how urgent each row is.
         reroutes: where rows go whose subject is paused.
     """
 
     def __init__(
         self,
+        options: SinkOptions,
         *,
-        options: RowOptions | None = None,
         partition: int = 0,
         id_prefix: str | None = None,
         max_payload: int = 1 << 20,
         targets: Targets | None = None,
-        priorities: Priorities | None = None,
         reroutes: Reroutes | None = None,
     ) -> None:
         self.rows = 0
@@ -94,9 +80,9 @@ class MessageBuilder:
         self.left_out: Counter[str] = Counter()
         """Names of headers that did not go out, and of how many rows."""
         self.max_payload = max_payload
-        self._priorities = priorities
+        self._options = options.rows
+        self._priorities = options.priorities
         self._reroutes = reroutes
-        self._options = options or _PLAIN
         self._partition = partition
         self._id_prefix = id_prefix
         self._targets = targets or Targets()
@@ -109,11 +95,9 @@ class MessageBuilder:
         with their `faults`.
 
         Raises:
-            ColumnError: The batch has not the columns of a write.
             RowError: A row cannot be a message; names the first such row.
         """
         bucket = self._options.bucket
-        check_schema(batch.schema, self._options.subject is not None, bucket is not None)
         batch = batch.rename_columns([name.lower() for name in batch.schema.names])
         if bucket is not None:
             batch = of_keys(batch, subjects.bucket_prefix(bucket))
@@ -157,9 +141,7 @@ class MessageBuilder:
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, *commands.lines(ids), *headers.lines())
         self._check_sizes(lines, data)
-        priorities = ALL_NORMAL
-        if self._priorities is not None:
-            priorities = self._priorities.of(_rows(batch, distinct, indices, data, headers))
+        priorities = self._priorities.of(_rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
         self.left_out.update(dict(headers.left_out()))
         messages = Messages(
@@ -234,11 +216,7 @@ class MessageBuilder:
     # ── subjects ─────────────────────────────────────────────────────────────────────────────
 
     def _destinations(
-        self,
-        batch: pa.RecordBatch,
-        headers: Headers,
-        ids: pa.Array | None,
-        numbers: pa.Array,
+        self, batch: pa.RecordBatch, headers: Headers, ids: pa.Array | None, numbers: pa.Array
     ) -> pa.DictionaryArray:
         """The subjects to publish on; the index of a row that is lost is null."""
         count, mapping = batch.num_rows, self._options.mapping
@@ -256,26 +234,16 @@ class MessageBuilder:
             self._check_subjects(column)
             return column
         self._check_subjects(column, published=False)
-        distinct, indices = column.dictionary, column.indices
-        if not mapping.needs_identity:
-            mapped = mapping.map_subjects(distinct)
-            if mapped.faults is not None:
-                raise UnfitError(mapped.faults.take(indices))
-            encoded = mapped.subjects.dictionary_encode()
-            column = pa.DictionaryArray.from_arrays(
-                encoded.indices.take(indices), encoded.dictionary
-            )
-        else:
+        identities = None
+        if mapping.needs_identity:
             identities = self._identities(column, headers, ids, numbers)
-            mapped = mapping.map_rows(column, identities)
-            if mapped.faults is not None:
-                raise UnfitError(mapped.faults)
-            results = mapped.subjects
-            if self._reroutes is not None:
-                results = self._reroutes.of(column, identities, results)
-            column = results.dictionary_encode()
-        self._check_subjects(column)
-        return column
+        mapped, faults = mapping.map_rows(column, identities)
+        if faults is not None:
+            raise UnfitError(faults)
+        if self._reroutes is not None:
+            mapped = self._reroutes.of(column, identities, mapped)
+        self._check_subjects(mapped)
+        return mapped
 
     def _identities(
         self, column: pa.DictionaryArray, headers: Headers, ids: pa.Array | None, numbers: pa.Array
@@ -298,15 +266,8 @@ class MessageBuilder:
             bad = pc.or_(bad, pc.match_substring_regex(names, self._options.reserved))
             bad = pc.or_(bad, pc.greater(pc.binary_length(names), MAX_SUBJECT_BYTES))
         if pc.any(bad).as_py():
-            raise _of_each(names, bad, self._subject_fault, column.indices)
-
-    def _subject_fault(self, name: str) -> str:
-        reason = subjects.subject_fault(name)
-        if reason is not None:
-            return reason
-        if re.match(self._options.reserved, name):
-            return f"a message on {name} is a command, an answer, or a record of queries"
-        return f"the subject is longer than a protocol line: {name[:40]}…"
+            fault = partial(publish_fault, reserved=self._options.reserved)
+            raise _of_each(names, bad, fault, column.indices)
 
     def _check_taken(self, distinct: pa.Array, targets: pa.Array, indices: pa.Array) -> None:
         """A subject of the rows must be one that a stream takes, where that can be told."""
@@ -363,7 +324,7 @@ def _where(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
 
 
 def _of_each(
-    names: pa.Array, bad: pa.Array, why: Callable[[str], str], indices: pa.Array
+    names: pa.Array, bad: pa.Array, why: Callable[[str], str | None], indices: pa.Array
 ) -> UnfitError:
     """The fault of rows whose subject is bad, said once for each subject."""
     flags = zip(names.to_pylist(), pc.fill_null(bad, False).to_pylist(), strict=True)

@@ -21,9 +21,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -48,7 +47,6 @@ from .results import Published
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from ..client.options import ConnectionOptions
     from .exactlyonce.ids import Ids
 
 logger = get_logger(__name__)
@@ -57,66 +55,56 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
 
-_RUN: Final = "spark.jobGroup.id"
-"""The run of a streaming query, likewise."""
-
-_WARNED: Final[set[tuple[str, str, str]]] = set()
+_WARNED: Final[set[tuple[str, str]]] = set()
 """
-By query, run and header: of what this process has warned. Spark commits all
-batches of a query in one process, unless it is told to use none twice.
+By query and header: of what this process has warned. Spark commits all batches of a query in one
+process, unless it is told to use none twice.
 """
 
 
-def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
-    """
-    The writer of `df.write`; on the driver, before any row moves.
+class _Sink:
+    """What both kinds of writes have in common."""
 
-    Raises:
-        OptionError: An option does not go with the servers, or the mode is not append.
-        ColumnError: The rows do not fit.
-        NotConnectedError: No server lets us in.
-    """
-    if overwrite:
-        raise OptionError(
-            "mode", "a stream is append-only, nothing is replaced; use mode('append')"
-        )
-    from .preparation import prepare
-
-    writer = JetStreamBatchWriter(options, schema)
-    prepare(options)
-    return writer
-
-
-def stream_writer(
-    options: SinkOptions, schema: StructType, overwrite: bool
-) -> JetStreamStreamWriter:
-    """
-    The writer of one micro-batch of `df.writeStream`; on the driver, before any row moves.
-
-    Raises:
-        OptionError: An option does not go with the servers, or the output mode is not append.
-        ColumnError: The rows do not fit.
-        NotConnectedError: No server lets us in; asked once a process.
-    """
-    if overwrite:
-        raise OptionError(
-            "outputMode", "a stream is append-only, 'complete' replaces; use outputMode('append')"
-        )
-    from .preparation import prepare
-
-    writer = JetStreamStreamWriter(options, schema)
-    prepare(options)
-    return writer
-
-
-class JetStreamBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
+    mode: ClassVar[str]
+    """Spark's name of what has to be append."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         from .preparation import check_rows
 
         check_rows(schema, options)
         self.options = options
+
+    @classmethod
+    def prepared(cls, options: SinkOptions, schema: StructType, overwrite: bool) -> Self:
+        """
+        The writer, on the driver, before any row moves.
+
+        Raises:
+            OptionError: An option does not go with the servers, or the mode is not append.
+            ColumnError: The rows do not fit.
+            NotConnectedError: No server lets us in.
+        """
+        if overwrite:
+            why = f"a stream is append-only, nothing is replaced; use {cls.mode}('append')"
+            raise OptionError(cls.mode, why)
+        from .preparation import prepare
+
+        writer = cls(options, schema)
+        prepare(options)
+        return writer
+
+    def _log_for(self, name: str | None, batch: int | None = None) -> None:
+        name = self.options.metrics.query_name or name
+        log_for(self.options.connection.log_level, name, batch)
+
+
+class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
+    """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
+
+    mode = "mode"
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
         self.write_id = os.urandom(8).hex()
         """Made once on the driver: every attempt of a task makes the same ids of it."""
 
@@ -131,7 +119,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
-        self._log_for()
+        self._log_for(self.write_id)
         tasks = _checked(messages, self.options)
         total = _sum(tasks)
         _check_targets(self.options, tasks)
@@ -142,17 +130,13 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what stays: nothing that a stream has stored can be taken back."""
-        self._log_for()
+        self._log_for(self.write_id)
         logger.warning(
             "write=%s was aborted by Spark, whose error says why. %d rows of it stay in their"
             " streams. If the write is run again, they are stored twice",
             self.write_id, _stored_rows(_reported(messages)),
         )  # fmt: skip
         self._forget()
-
-    def _log_for(self) -> None:
-        name = self.options.metrics.query_name
-        log_for(self.options.connection.log_level, name or self.write_id)
 
     def _forget(self) -> None:
         """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
@@ -169,14 +153,10 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
             )  # fmt: skip
 
 
-class JetStreamStreamWriter(DataSourceStreamArrowWriter):
+class JetStreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """Writes one micro-batch; every attempt, after a restart as well, makes the same ids."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        from .preparation import check_rows
-
-        check_rows(schema, options)
-        self.options = options
+    mode = "outputMode"
 
     def __repr__(self) -> str:
         return "<JetStreamStreamWriter>"
@@ -187,11 +167,11 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
         query, batch = _query_and_batch()
         ids = of_query(query, batch)
-        return _write(self.options, iterator, query, batch, ids, is_query=True)
+        return _write(self.options, iterator, query, batch, ids)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
-        self._log_for(_reported(messages), batchId)
+        self._log_for(_write_of(_reported(messages)), batchId)
         tasks = _checked(messages, self.options)
         total = _sum(tasks)
         targets = _check_targets(self.options, tasks)
@@ -217,7 +197,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""
         tasks = _reported(messages)
-        self._log_for(tasks, batchId)
+        self._log_for(_write_of(tasks), batchId)
         logger.warning(
             "batch=%d was aborted by Spark, whose error says why. Tasks that had ended have stored"
             " %d rows, and the others may have stored some. The batch runs again, with the same"
@@ -225,14 +205,14 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
             batchId, _stored_rows(tasks),
         )  # fmt: skip
 
-    def _log_for(self, tasks: list[Published], batch: int) -> None:
-        name = self.options.metrics.query_name or (tasks[0].write_id if tasks else None)
-        log_for(self.options.connection.log_level, name, batch)
-
 
 def _reported(messages: list[WriterCommitMessage | None]) -> list[Published]:
     """The reports of those tasks that have one."""
     return [message for message in messages if isinstance(message, Published)]
+
+
+def _write_of(tasks: list[Published]) -> str | None:
+    return tasks[0].write_id if tasks else None
 
 
 def _checked(messages: list[WriterCommitMessage | None], options: SinkOptions) -> list[Published]:
@@ -264,21 +244,14 @@ def _sum(tasks: list[Published]) -> Written | None:
 
 
 def _write(
-    options: SinkOptions,
-    iterator: Iterator[pa.RecordBatch],
-    write_id: str,
-    batch: int,
-    ids: Ids,
-    is_query: bool = False,
+    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write_id: str, batch: int, ids: Ids
 ) -> Published:
     log_for(options.connection.log_level, options.metrics.query_name)
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
-        if is_query:
-            _get_ready(options.connection)
-        return Published(partition, write_id, Written(0, 0, 0, 0, 0, 0))
+        return Published(write_id, Written(0, 0, 0, 0, 0, 0))
     from ..publish.telemetry import Telemetry
     from ..worker import spare_collections
     from .attempt import TaskReport
@@ -293,34 +266,12 @@ def _write(
             chain((first,), iterator),
             TaskName(write_id, batch, partition),
             ids if options.message_ids else None,
-            context.taskAttemptId() if context is not None else 0,
             report,
         )
     spare_collections()
     return Published(
-        partition,
-        write_id,
-        written,
-        report.telemetry.snapshot(),
-        tuple(report.seen),
-        (context.getLocalProperty(_RUN) if context is not None else None) or "",
-        dict(report.left_out),
+        write_id, written, report.telemetry.snapshot(), tuple(report.seen), dict(report.left_out)
     )
-
-
-@cache
-def _get_ready(connection: ConnectionOptions) -> None:
-    """
-    Imports and dials what rows need, once in a worker: it has none now, and may have some in a
-    later batch of the query, as when a standby takes over.
-    """
-    from . import task  # noqa: F401
-
-    try:
-        with borrow(connection) as client:
-            _ = client.connection  # dials
-    except JetStreamError as error:
-        logger.info("a worker has no connection yet: %s", error)
 
 
 def _check_targets(options: SinkOptions, tasks: list[Published]) -> list[FoundStream]:
@@ -363,13 +314,13 @@ def _warn(tasks: list[Published], once: bool) -> None:
     Says of each header that rows had and that did not go out what became of it.
 
     Args:
-        once: whether it has been enough to say it once in a run of the query.
+        once: whether it is enough to say it once.
     """
     total: Counter[str] = Counter()
     for task in tasks:
         total.update(task.left_out)
     for name, rows in sorted(total.items()):
-        key = (tasks[0].write_id, tasks[0].run, name)
+        key = (tasks[0].write_id, name)
         if once and key in _WARNED:
             continue
         _WARNED.update({key} if once else ())

@@ -11,14 +11,8 @@ from collections.abc import Mapping
 
 from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..errors import (
-    OFF,
-    ApiError,
-    JetStreamError,
-    OptionError,
-    TargetChangedError,
-)
-from ..outbox.targets import Target, TargetLookup, Targets
+from ..errors import OFF, ApiError, JetStreamError, OptionError, TargetChangedError
+from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.targetstate import FoundStream
@@ -26,10 +20,13 @@ from .exactlyonce.targetstate import FoundStream
 logger = get_logger(__name__)
 
 
-def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
-    """Reason that rows cannot be written into this stream as the options say."""
+def check_target(target: Target, options: SinkOptions) -> None:
+    """
+    Raises:
+        OptionError: Rows cannot be written into this stream as the options say.
+    """
     if not options.ledger:
-        return None
+        return
     fault = target.fault(options.window.ack_timeout_s)
     if fault is None and options.dead_letter_subject:
         fault = target.later_rows_fault(
@@ -41,10 +38,11 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
             "where rows overtake each other (publishOrder=none)",
             "write into a stream that keeps all its messages, leave publishOrder out",
         )
-    return None if fault is None else OptionError("exactlyOnce", fault)
+    if fault is not None:
+        raise OptionError("exactlyOnce", fault)
 
 
-class Streams(TargetLookup):
+class Streams:
     """Looks up which stream takes a subject, over a connection that carries no PubAcks."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
@@ -56,7 +54,7 @@ class Streams(TargetLookup):
         self._control = Client(options.connection)
         self._options = options
         asks = options.rows.require_stream
-        self.targets = Targets(self)
+        self.targets = Targets(self.find)
         self.targets.is_blind = not (asks or options.rules.sheddable)
 
     def close(self) -> None:
@@ -69,6 +67,7 @@ class Streams(TargetLookup):
         return self._control if self.publishing else self._client
 
     def find(self, subjects: list[str]) -> list[Target | None]:
+        """The stream that takes each subject, or None."""
         js = JetStream(self.client)
         try:
             names = js.streams_of(subjects)

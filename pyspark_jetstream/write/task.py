@@ -15,28 +15,26 @@ Without a ledger a task publishes its rows and counts their PubAcks. With one (`
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
-from importlib import import_module
 from itertools import chain, islice
+from secrets import randbits
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
-from ..errors import OptionError
-from ..outbox.priority import Priorities
 from ..outbox.targets import Targets
+from ..outbox.throttling.throttleprotocol import ID_BITS
 from ..publish.context import RowSignals, WriteContext
-from ..publish.options import RowOptions, SinkOptions
+from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
+from ..publish.telemetry import Origin
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, TaskReport
+from ..worker import MAX_NAME, query_name
+from .attempt import TaskAttempt, TaskReport
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskName
@@ -55,7 +53,6 @@ def write_task(
     batches: Iterable[pa.RecordBatch],
     name: TaskName,
     ids: Ids | None,
-    number: int = 0,
     report: TaskReport | None = None,
 ) -> Written | None:
     """
@@ -64,7 +61,6 @@ def write_task(
     Args:
         name: the same in every attempt of the task.
         ids: of what the `Nats-Msg-Id` of rows without one is made; None makes none.
-        number: of the attempt; operators see it as a producer of its own.
         report: gets what is to be said of the task.
 
     Raises:
@@ -84,32 +80,30 @@ def write_task(
         look = ledger.look(name, ids is not None and ids.keyed)
         if ids is not None:
             id_prefix = ledger.id_prefix(name, ids, look)
-    task = Task(client, options, name, number, id_prefix, look)
     signals = RowSignals()
     reroutes = _reroutes(options, streams.targets, signals)
     builder = MessageBuilder(
-        options=options.rows,
+        options,
         partition=name.task,
         id_prefix=None if id_prefix is None else f"{id_prefix}-{name.task}",
         max_payload=connection.max_payload,
         targets=streams.targets,
-        priorities=_priorities(options),
         reroutes=reroutes,
     )
+    query = (options.metrics.query_name or query_name())[:MAX_NAME]
+    origin = Origin(randbits(ID_BITS), name.write, name.batch, query)
+    context = WriteContext(options, streams.targets, origin, report.telemetry, signals)
     with closing(streams):
-        if not options.ledger:
-            telemetry = report.telemetry
+        if look is None:
             messages = map(builder.build, batches)
             # Its lookups may use the task's own connection: no PubAck comes there yet.
             first = list(islice(messages, 1))
             streams.publishing = True
-            context = WriteContext(options, streams.targets, task.origin, telemetry, signals)
             counts = publish(client, context, chain(first, messages))
-            report.seen = streams.holding(telemetry.stored_in)
+            report.seen = streams.holding(report.telemetry.stored_in)
             outcome: Written | None = counts._replace(rows=builder.rows, lost=builder.lost)
         else:
-            digest = _mapping_digest(options.rows)
-            attempt = TaskAttempt(task, builder, streams, report, digest, signals)
+            attempt = TaskAttempt(client, context, name, id_prefix, look, builder, streams, report)
             outcome = attempt.run(iter(batches), reroutes is not None)
         if outcome is not None:
             report.left_out.update(builder.left_out)
@@ -123,14 +117,6 @@ def write_task(
     return outcome
 
 
-def _mapping_digest(options: RowOptions) -> str:
-    """A digest of what decides a row's subject, beside its own subject and identity; "" of none."""
-    if options.mapping is None:
-        return ""
-    text = json.dumps([options.mapping.text, options.mapping_key])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _reroutes(options: SinkOptions, targets: Targets, signals: RowSignals) -> Reroutes | None:
     mapping, key = options.rows.mapping, options.rows.mapping_key
     if mapping is None or not mapping.needs_identity or key is not None or targets.is_blind:
@@ -138,19 +124,3 @@ def _reroutes(options: SinkOptions, targets: Targets, signals: RowSignals) -> Re
     from .reroutes import Reroutes
 
     return Reroutes(mapping, options.rows.reroutes_weights, targets, signals)
-
-
-def _priorities(options: SinkOptions) -> Priorities:
-    """
-    The rules, with the user's function.
-
-    Raises:
-        OptionError: There is none where the option says.
-    """
-    if options.priority_resolver is None:
-        return options.priorities
-    module, _, name = options.priority_resolver.partition(":")
-    try:
-        return replace(options.priorities, resolver=getattr(import_module(module), name))
-    except (ImportError, AttributeError) as error:
-        raise OptionError("priorityResolver", f"{error}; executors must have it, too") from None

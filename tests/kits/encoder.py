@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow as pa
 from pyspark_jetstream.publish.lanes.frames import Publishes, framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
-from .options import rows_of
+from .options import parse_sink
 
 TEXTS = pa.map_(pa.string(), pa.string())
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -21,7 +22,15 @@ BUILDERS = set(signature(MessageBuilder).parameters) - {"options"}
 def builder(**arguments) -> MessageBuilder:
     """A builder of messages, by its own arguments and options of its rows."""
     own = {name: arguments.pop(name) for name in BUILDERS & arguments.keys()}
-    return MessageBuilder(options=rows_of(**arguments), **own)
+    options = parse_sink({})
+    priorities = arguments.pop("priorities", options.priorities)
+    rows = replace(options.rows, **arguments)
+    return MessageBuilder(replace(options, rows=rows, priorities=priorities), **own)
+
+
+def plain_builder(**arguments) -> MessageBuilder:
+    """One that takes any subject, whether a stream is known to take it or not."""
+    return builder(require_stream=False, **arguments)
 
 
 class Encoder:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructType
 from pyspark_jetstream.errors import ColumnError, OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.sink import batch_writer
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
 from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed, connection_of
@@ -258,7 +258,9 @@ KEYS = schema("key", "value")
 def test_mistakes_are_found_on_the_driver(nats_server, given, columns, error, says):
     """Before a row moves."""
     with pytest.raises(error) as caught:
-        batch_writer(parse_sink({"servers": nats_server.url} | given), columns, False)
+        JetStreamBatchWriter.prepared(
+            parse_sink({"servers": nats_server.url} | given), columns, False
+        )
 
     assert says in str(caught.value)
 
@@ -269,7 +271,7 @@ def test_a_bucket_that_is_a_mirror(js, nats_server, new_stream):
     new_stream(name="KV_MIRROR", subjects=None, mirror={"name": "KV_TAKES"})
     given = {"servers": nats_server.url, "bucket": "MIRROR", "createStream": "true"}
     with pytest.raises(OptionError, match="is a mirror of stream 'KV_TAKES', which takes the"):
-        batch_writer(parse_sink(given), KEYS, False)
+        JetStreamBatchWriter.prepared(parse_sink(given), KEYS, False)
 
 
 def test_a_bucket_is_made(js, nats_server):
@@ -277,7 +279,7 @@ def test_a_bucket_is_made(js, nats_server):
     given = {"servers": nats_server.url, "bucket": "MADE", "createStream": "true",
              "streamConfig": '{"max_msgs_per_subject": 5, "allow_msg_ttl": true}'}  # fmt: skip
     try:
-        batch_writer(parse_sink(given), KEYS, False)
+        JetStreamBatchWriter.prepared(parse_sink(given), KEYS, False)
         config = js.stream_info("KV_MADE").config
     finally:
         js.delete_stream("KV_MADE")

@@ -18,7 +18,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.sink import batch_writer
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
 from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed
@@ -215,7 +215,7 @@ def test_a_command_does_not_stand_in_a_dead_letter(nats_server):
     given |= {"deadLetterSubject": "dead.x"}
     schema = StructType().add("Increment", LongType())
     with pytest.raises(ColumnError, match="cannot stand in a dead letter"):
-        batch_writer(parse_sink(given), schema, False)
+        JetStreamBatchWriter.prepared(parse_sink(given), schema, False)
 
 
 @needs_nats

@@ -13,7 +13,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError, WriterFencedError
-from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -65,7 +64,7 @@ class Query:
         try:
             name = TaskName(self.name, batch, task)
             ids = of_query(self.name, batch)
-            return write_task(client, options, blocks, name, ids, 0, TaskReport())
+            return write_task(client, options, blocks, name, ids)
         finally:
             client.close()
 

@@ -19,7 +19,7 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.sink import batch_writer, stream_writer
+from pyspark_jetstream.write.sink import JetStreamBatchWriter, JetStreamStreamWriter
 
 from ..kits.proxy import Proxy, info_with
 from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
@@ -130,10 +130,10 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
             source.reader(source.schema()).partitions()
 
 
-@pytest.mark.parametrize("writer", [batch_writer, stream_writer])
+@pytest.mark.parametrize("writer", [JetStreamBatchWriter.prepared, JetStreamStreamWriter.prepared])
 def test_writes_to_an_old_server(old, writer):
     """The driver says what is missing before a row moves."""
-    options = parse_sink({"servers": old.url}, streaming=writer is stream_writer)
+    options = parse_sink({"servers": old.url}, streaming=writer == JetStreamStreamWriter.prepared)
     with pytest.raises(
         UnsupportedServerError,
         match=r"a write needs nats-server 2\.12 or newer, this one is 2\.9\.25",

@@ -18,8 +18,8 @@ from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Origin
-from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.encoder import plain_builder
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.targets import targets_of
@@ -59,7 +59,7 @@ def write(server, subjects, block=500, width=lambda row: 0, **changes):
     client, look = Client(options.connection), Client(options.connection)
     js = JetStream(look)
     targets = targets_of(lambda subject: Target.parse(js.stream_info(subject[0]).config))
-    builder = MessageBuilder(id_prefix="o", targets=targets, priorities=options.priorities)
+    builder = plain_builder(id_prefix="o", targets=targets, priorities=options.priorities)
 
     def blocks():
         for low in range(0, len(subjects), block):
@@ -171,7 +171,7 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
             "rules": rules_of(queue_size=20, sheddable=frozenset({Priority.NORMAL})),
         }
         client = Client(connection_of(nats_server.url))
-        builder = MessageBuilder(id_prefix="o")
+        builder = plain_builder(id_prefix="o")
         batch = pa.record_batch({"subject": pa.array(subjects), "data": pa.array(subjects)})
         counts = publisher.publish(
             client,
@@ -214,7 +214,7 @@ def test_sixteen_writers_at_once(narrow):
     def task(number):
         options = sink_of(connection_of(server.url))
         client = Client(options.connection)
-        builder = MessageBuilder(id_prefix=f"w{number}")
+        builder = plain_builder(id_prefix=f"w{number}")
         batch = pa.record_batch(
             {"subject": pa.array([f"S.w{number}"] * 500), "data": pa.array(["x"] * 500)}
         )

@@ -23,6 +23,7 @@ from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.answers import answer
+from ..kits.encoder import plain_builder
 from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.targets import targets_of
@@ -42,9 +43,8 @@ def batches(subject, count, size=1000, width=1):
 
 def publish(client, options, batches, id_prefix=None, telemetry=None) -> Written:
     """Publishes the rows of one task, without a ledger."""
-    builder = MessageBuilder(
-        options=options.rows, id_prefix=id_prefix, max_payload=client.connection.max_payload
-    )
+    most = client.connection.max_payload
+    builder = MessageBuilder(options, id_prefix=id_prefix, max_payload=most)
     context = WriteContext(options, telemetry=telemetry or Telemetry())
     return publisher.publish(client, context, (builder.build(batch) for batch in batches))
 
@@ -206,7 +206,7 @@ def test_a_full_wire_that_breaks_goes_on(monkeypatch):
             server, max_in_flight_bytes=40_000, ack_timeout_s=1.0,
             publish_timeout_s=120.0,
         )  # fmt: skip
-        builder = MessageBuilder(id_prefix="f", targets=targets)
+        builder = plain_builder(id_prefix="f", targets=targets)
 
         def blocks():
             for low in range(0, 3_000, 300):

@@ -120,7 +120,7 @@ def test_the_tasks_of_a_process_read_the_tail_once(batch, monkeypatch):
     before = batch.js.stream_info(batch.name).last_seq
     written = [batch.write(task, iter([block(batch.name, task)])) for task in range(TASKS)]
     after = batch.js.stream_info(batch.name).last_seq
-    (one,) = tail._TAILS.values()
+    one = tail.tail_of(f"w-{batch.name}", 0, batch.name)
 
     assert [(each.already_stored, each.acked) for each in written] == [(SIZE // 2,) * 2] * TASKS
     assert after - before == TASKS * SIZE // 2

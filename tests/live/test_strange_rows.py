@@ -31,7 +31,6 @@ from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,
     Published,
-    batch_writer,
 )
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import write_task
@@ -71,7 +70,7 @@ def written(url, *batches, write="w", report=None, **options):
     try:
         name = TaskName(write, 0, 0)
         ids = Ids(write) if sink.message_ids else None
-        return write_task(client, sink, batches, name, ids, 0, report or TaskReport())
+        return write_task(client, sink, batches, name, ids, report)
     finally:
         client.close()
 
@@ -180,7 +179,7 @@ def test_an_option_that_names_such_a_subject_is_the_users_mistake(nats_server, j
     options = parse_sink({"servers": nats_server.url, "subject": "nowhere.x"} | WAYS[way])
 
     with pytest.raises(OptionError, match="option 'subject': no stream .* takes 'nowhere.x'"):
-        batch_writer(options, StructType().add("data", "string"), False)
+        JetStreamBatchWriter.prepared(options, StructType().add("data", "string"), False)
 
 
 MAPPED = """
@@ -360,28 +359,27 @@ def test_what_did_not_go_out_is_told(js, new_stream, write, way):
     assert report.left_out == {"Nats-Schedule": 4, "Nats-TTL": 2, "Nats-Rollup": 2}
 
 
-def test_the_driver_warns_once_a_run_and_header(caplog):
-    """What no task of a batch says again and again is said once: of each header, in each run."""
+def test_the_driver_warns_once_of_a_header(caplog):
+    """What no task of a batch says again and again is said once by a process."""
     options = parse_sink({"exactlyOnce": "false"})
     writer, done = JetStreamStreamWriter(options, SCHEMA), Written(4, 4, 0, 0, 0, 0)
 
-    def commit(batch, run, *tasks):
+    def commit(batch, *tasks):
         caplog.clear()
-        writer.commit([Published(0, "q", done, run=run, left_out=each) for each in tasks], batch)
+        writer.commit([Published("q", done, left_out=each) for each in tasks], batch)
         return [each.message for each in caplog.records if each.levelname == "WARNING"]
 
-    said = commit(0, "r", {"Nats-Schedule": 3}, {}, {"Nats-Schedule": 1, "Nats-Rollup": 2})
+    said = commit(0, {"Nats-Schedule": 3}, {}, {"Nats-Schedule": 1, "Nats-Rollup": 2})
     assert [each.partition(" was not sent: ")[0] for each in said] == [
         "write=q: the header Nats-Rollup of 2 rows",
         "write=q: the header Nats-Schedule of 4 rows",
     ]
     assert said[1].endswith("columns deliver_at or schedule, and schedule_target")
-    assert commit(1, "r", {"Nats-Schedule": 3}) == []
-    assert len(commit(2, "r", {"Nats-Schedule": 3, "Nats-Incr": 1})) == 1
-    assert len(commit(0, "another", {"Nats-Schedule": 3})) == 1
+    assert commit(1, {"Nats-Schedule": 3}) == []
+    assert len(commit(2, {"Nats-Schedule": 3, "Nats-Incr": 1})) == 1
     batch = JetStreamBatchWriter(options, SCHEMA)
     caplog.clear()
-    batch.commit([Published(0, "w", done, left_out={"Nats-Schedule": 3})])
+    batch.commit([Published("w", done, left_out={"Nats-Schedule": 3})])
     assert "the header Nats-Schedule of 3 rows was not sent" in caplog.text
 
 

@@ -60,12 +60,11 @@ class Query:
                 [self.rows(batch)],
                 name,
                 of_query(self.write, batch),
-                0,
                 report,
             )
         finally:
             client.close()
-        return Published(0, self.write, written, streams=tuple(report.seen))
+        return Published(self.write, written, streams=tuple(report.seen))
 
     def batch(self, batch):
         """A batch and its commit."""

@@ -100,7 +100,7 @@ def run(js, nats_server, name, change, ledger=True, before=10, subject=None, sto
     assert written.acked + written.dead_letters == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
-    writer.commit([Published(0, "w", written, streams=tuple(report.seen))])
+    writer.commit([Published("w", written, streams=tuple(report.seen))])
 
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
@@ -168,7 +168,7 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
 
     with pytest.raises(TargetChangedError, match="it was deleted"):
         JetStreamBatchWriter(options, ROWS).commit(
-            [Published(0, "w", written, streams=tuple(report.seen))]
+            [Published("w", written, streams=tuple(report.seen))]
         )
 
 

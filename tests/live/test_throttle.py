@@ -33,9 +33,9 @@ from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
+from ..kits.encoder import plain_builder
 from ..kits.options import changed, connection_of, rules_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.targets import targets_of
@@ -96,7 +96,7 @@ class Task(threading.Thread):
         )
 
     def blocks(self):
-        builder = MessageBuilder(id_prefix="t", targets=self._targets)
+        builder = plain_builder(id_prefix="t", targets=self._targets)
         while not self.stop.is_set():
             names = [self._subjects[i % len(self._subjects)] for i in range(self._rows)]
             first = builder.rows
@@ -393,7 +393,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     assert sorted(int(data) for _, data in after) == list(range(4_000))
     if ledger:
         client = Client(options.connection)
-        again = write_task(client, options, blocks(), task, Ids("t"), number=1)
+        again = write_task(client, options, blocks(), task, Ids("t"))
         client.close()
         assert again.already_stored + again.duplicates == 4_000
         assert len(stored(js, name)) == 4_000
@@ -486,7 +486,7 @@ def test_a_user_who_may_not_report_writes_all_the_same(caplog, monkeypatch):
 
             def blocks(first=first):
                 for row in range(first, first + 10):
-                    yield MessageBuilder(id_prefix=f"t{row}").build(
+                    yield plain_builder(id_prefix=f"t{row}").build(
                         pa.record_batch({"subject": pa.array(["S.a"]), "data": pa.array(["x"])})
                     )
                     time.sleep(0.05)
@@ -520,7 +520,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream):
     counts = []
 
     def blocks():
-        builder = MessageBuilder(id_prefix="t", targets=targets)
+        builder = plain_builder(id_prefix="t", targets=targets)
         for low in range(0, len(rows), 1000):
             part = rows[low : low + 1000]
             data = [str(low + i) for i in range(len(part))]

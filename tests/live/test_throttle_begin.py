@@ -34,6 +34,7 @@ from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.encoder import plain_builder
 from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
@@ -57,7 +58,7 @@ def write(options, subjects, producer_id=7, rows=20):
     batch = pa.record_batch({
         "subject": pa.array(names), "data": pa.array([str(row) for row in range(rows)]),
     })  # fmt: skip
-    builder = MessageBuilder(options=options.rows, id_prefix=f"{subjects[0]}-{producer_id}")
+    builder = MessageBuilder(options, id_prefix=f"{subjects[0]}-{producer_id}")
     try:
         return publisher.publish(
             client, WriteContext(options, origin=Origin(producer_id)), [builder.build(batch)]
@@ -319,7 +320,7 @@ def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, contr
 
     client, ended = Client(connection_of(nats_server.url)), []
     batch = pa.record_batch({"subject": pa.array([f"{name}.a"] * 20), "data": pa.array(["x"] * 20)})
-    messages = MessageBuilder(id_prefix=name).build(batch)
+    messages = plain_builder(id_prefix=name).build(batch)
     options = sink(nats_server, throttle_subject=control)
     thread = threading.Thread(
         target=lambda: ended.append(

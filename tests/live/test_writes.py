@@ -83,7 +83,7 @@ def write(options, name, batches, ids=None, telemetry=None):
     client = Client(options.connection)
     try:
         report = TaskReport(telemetry or Telemetry())
-        return write_task(client, options, batches, name, ids or Ids(f"{name}-p"), 0, report)
+        return write_task(client, options, batches, name, ids or Ids(f"{name}-p"), report)
     finally:
         client.close()
 

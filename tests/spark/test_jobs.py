@@ -23,8 +23,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.encoder import plain_builder
 from ..kits.options import connection_of, sink_of
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
@@ -311,7 +311,7 @@ def test_a_replay_survives_kills(
             ),
             "msg_id": pa.array([f"i-{i}" if i % 2 else None for i in rows], pa.string()),
         }
-        messages = MessageBuilder().build(pa.record_batch(batch))
+        messages = plain_builder().build(pa.record_batch(batch))
         letters = DeadLetters(f"{dead}.{{subject}}", "q", 0).of(messages, reason)
         publisher.publish(js.client, WriteContext(sink_of(connection_of(job.url))), [letters])
 

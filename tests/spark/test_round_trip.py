@@ -25,9 +25,9 @@ from pyspark_jetstream.publish.publisher import publish
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
-from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..conftest import connection_to
+from ..kits.encoder import plain_builder
 from ..kits.options import sink_of
 from ..kits.servers import DevServer
 
@@ -66,7 +66,7 @@ def fill(server: DevServer, count: int) -> None:
             )  # fmt: skip
 
     client = Client(connection_to(server))
-    builder = MessageBuilder()
+    builder = plain_builder()
     blocks = (builder.build(each) for each in batches())
     publish(client, WriteContext(sink_of(client.options)), blocks)
     client.close()

@@ -61,7 +61,7 @@ class Recovery:
         self._noted = list(noted)
         self._made = None if prefix is None else f"{prefix}-{name.task}-".encode()
         self._moves = moves
-        self._tail = tail_of(name, prefix)
+        self._tail = tail_of(name.write, name.batch, prefix)
         self._found: Mapping[str, StoredRows] = {}
 
     def refresh(self) -> None:

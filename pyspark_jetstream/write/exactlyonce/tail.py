@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Final
 
@@ -176,12 +176,7 @@ class Tail:
         return found
 
     def _read(
-        self,
-        client: Client,
-        name: TaskName,
-        info: StreamInfo,
-        span: Scanned,
-        part: tuple[int, int],
+        self, client: Client, name: TaskName, info: StreamInfo, span: Scanned, part: tuple[int, int]
     ) -> None:
         after, end = part
         target = Target.parse(info.config)
@@ -251,17 +246,10 @@ class Tail:
             span.rows.append(pa.RecordBatch.from_arrays(columns, schema=_OWN))
 
 
-_TAILS: Final[dict[tuple[str, int, str | None], Tail]] = {}
-"""The tail of the batch that this process has recovered last."""
-
-
-def tail_of(name: TaskName, prefix: str | None) -> Tail:
-    key = (name.write, name.batch, prefix)
-    tail = _TAILS.get(key)
-    if tail is None:
-        _TAILS.clear()
-        tail = _TAILS.setdefault(key, Tail(prefix))
-    return tail
+@lru_cache(maxsize=1)
+def tail_of(write: str, batch: int, prefix: str | None) -> Tail:
+    """The tail of a batch: the one that this process has recovered last is kept."""
+    return Tail(prefix)
 
 
 def stored_messages(client: Client, stream: str, since: int, end: int) -> Iterator[pa.RecordBatch]:

@@ -13,9 +13,8 @@ from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish.lanes.frames import framed
 from pyspark_jetstream.serverheaders import FIRST, UNTRACED
-from pyspark_jetstream.write.rows import MessageBuilder
 
-from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
+from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames, plain_builder
 from ...kits.targets import targets_of
 
 
@@ -151,7 +150,7 @@ def stream(name: str, *subjects: str) -> Target:
 def test_messages_of_several_blocks_in_one():
     """Joined, each message keeps its subject, stream, headers, data, id, number and priority."""
     known = {"a": stream("A", "a"), "b": stream("B", "b"), "c": stream("C", "c")}
-    builder = MessageBuilder(targets=targets_of(known.get))
+    builder = plain_builder(targets=targets_of(known.get))
     given = [
         batch(3, subject=["a", "b", "a"]),
         batch(3, subject=["c", "x", "b"], msg_id=["1", None, "3"]),
@@ -177,7 +176,7 @@ def test_messages_of_several_blocks_in_one():
 
 def test_messages_in_another_order():
     """Taken by their places, messages are whole."""
-    builder = MessageBuilder(id_prefix="p")
+    builder = plain_builder(id_prefix="p")
     found = builder.build(batch(4, subject=list("abcb")))
     found = replace(found, priorities=pa.array([0, 1, 2, 1], pa.int8()))
     taken = found.take(pa.array([3, 0]))

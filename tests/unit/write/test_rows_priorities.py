@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.write.rows import MessageBuilder
 
+from ...kits.encoder import plain_builder
 from ...kits.options import priorities_of
 
 
@@ -31,7 +31,7 @@ def test_priorities_of_rows():
             "claims": pa.array(claims, pa.map_(pa.string(), pa.string())),
         }
     )
-    builder = MessageBuilder(priorities=rules)
+    builder = plain_builder(priorities=rules)
     found = builder.build(batch.slice(1)).priorities, builder.build(batch).priorities
 
     assert found[0].to_pylist() == [0, 0, 2, 2, 1]
@@ -48,7 +48,7 @@ def test_a4_the_header_is_forwarded():
             "headers": pa.array([[("X-Priority", "critical")]], pa.map_(pa.string(), pa.string())),
         }
     )
-    found = MessageBuilder(priorities=priorities_of(header="X-Priority")).build(batch)
+    found = plain_builder(priorities=priorities_of(header="X-Priority")).build(batch)
 
     assert found.priorities.to_pylist() == [Priority.CRITICAL]
     assert found.lines.to_pylist() == [b"X-Priority: critical\r\n"]
@@ -71,7 +71,7 @@ def test_a_resolver_sees_the_row():
             ),
         }
     )
-    found = MessageBuilder(priorities=priorities_of(resolver=resolve)).build(batch).priorities
+    found = plain_builder(priorities=priorities_of(resolver=resolve)).build(batch).priorities
 
     assert found.to_pylist() == [0, 1]
     assert [tuple(each) for each in seen] == [("a", b"urgent", {"h": "1"}), ("b", b"not", {})]
@@ -91,7 +91,7 @@ def test_a_claim_is_found_whatever_form_its_texts_have(text):
     values = (("acme", Priority.CRITICAL), ("free", Priority.NON_CRITICAL))
     priorities = priorities_of(claim="t", claim_values=values)
     found = [
-        MessageBuilder(priorities=priorities).build(each).priorities
+        plain_builder(priorities=priorities).build(each).priorities
         for each in (batch, batch.slice(1, 3))
     ]
 
@@ -104,6 +104,6 @@ def test_a_resolver_does_not_see_headers_without_a_value(values):
     headers = pa.array([[("h", values)]], pa.map_(pa.string(), pa.list_(pa.string())))
     batch = pa.record_batch({"data": [b""], "subject": ["a"], "headers": headers})
     seen = []
-    MessageBuilder(priorities=priorities_of(resolver=seen.append)).build(batch)
+    plain_builder(priorities=priorities_of(resolver=seen.append)).build(batch)
 
     assert [each.headers for each in seen] == [{}]
