@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from .. import subjects
-from ..arrays import STRING, numbers
+from ..arrays import STRING
 from ..errors import OptionError
 from .outcomes import Outcomes, Result
 from .routes import Choice, Route, Router
@@ -118,24 +118,25 @@ class SubjectMapping:
         Raises:
             ValueError: There are none, and a rule chooses by them.
         """
-        results, indices = self.outcomes(column.dictionary.to_pylist()), column.indices
+        results = self.outcomes(column.dictionary.to_pylist())
         if identities is not None:
-            pairs = zip(indices.to_pylist(), identities.to_pylist(), strict=True)
+            pairs = zip(column.indices.to_pylist(), identities.to_pylist(), strict=True)
             results = [
                 outcome.draw(identity) if type(outcome := results[code]) is Outcomes else outcome
                 for code, identity in pairs
             ]
-            indices = numbers(len(results))
         kinds, faults = set(map(type, results)), None
         if Outcomes in kinds:
             raise ValueError("a rule chooses by the row; that takes the identities of the rows")
         if ValueError in kinds:
             whys = [str(each) if isinstance(each, ValueError) else None for each in results]
-            faults = pa.array(whys, STRING).take(indices)
+            faults = pa.array(whys, STRING)
             results = [each if isinstance(each, str) else None for each in results]
-        encoded = pa.array(results, STRING).dictionary_encode()
-        rows = pa.DictionaryArray.from_arrays(encoded.indices.take(indices), encoded.dictionary)
-        return Mapped(rows, faults)
+        mapped = pa.array(results, STRING).dictionary_encode()
+        if identities is not None:
+            return Mapped(mapped, faults)
+        of_rows = column.indices  # a result is that of a subject
+        return Mapped(mapped.take(of_rows), None if faults is None else faults.take(of_rows))
 
     def outcomes(self, names: Sequence[str]) -> list[Result | Outcomes]:
         """What becomes of each of these subjects, which are distinct, or may."""
