@@ -1,4 +1,4 @@
-"""The alerts of conf/, by Prometheus' own tool and by a Prometheus that scrapes an exporter."""
+"""The alerts of conf/, by Prometheus' own tool."""
 
 from __future__ import annotations
 
@@ -6,26 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.fetch.owner import Owner
-
-from ..conftest import connection_to
-from ..kits.exporter import Scrapes, exporter
-from ..kits.metrics import publish
 from ..kits.places import ROOT
-from ..kits.prometheus import Prometheus, running
-from ..kits.servers import DevServer
 from ..unit.test_runbook import BY_NAME, RUNBOOK, named
-
-__all__ = ["exporter"]
 
 RULES = ROOT / "conf" / "prometheus_alerts.yml"
 TEXT = RULES.read_text()
@@ -34,11 +21,9 @@ WRITES = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
 
 # The rules are run by Prometheus itself, which is no Python package. CI installs Debian's, so
 # nothing is skipped there; a developer's machine may lack it.
-needs_prometheus = pytest.mark.skipif(
-    not (shutil.which("prometheus") and shutil.which("promtool")),
-    reason="no Prometheus on the PATH (Debian: prometheus); CI installs it",
+needs_promtool = pytest.mark.skipif(
+    not shutil.which("promtool"), reason="no promtool on the PATH (Debian: prometheus)"
 )
-
 
 ABOUT = ("consumer", "instance", "query", "reason", "stream", "subject")
 """Labels that tell whom an alert is about."""
@@ -154,7 +139,7 @@ def run_rules(
     )
 
 
-@needs_prometheus
+@needs_promtool
 @pytest.mark.parametrize("case", CASES)
 def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
     """
@@ -177,56 +162,3 @@ def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-
-
-SUBJECT = "spark.jetstream.metrics.alerts"
-
-
-@pytest.fixture
-def prometheus(
-    nats_server: DevServer, exporter: Callable[..., Scrapes], tmp_path: Path
-) -> Iterator[Prometheus]:
-    """One that scrapes each second, by the rules of conf/ with seconds instead of minutes."""
-    scrapes = exporter(nats_server, "--metrics-subject", SUBJECT, "--every", "500ms")
-    quick = re.sub(r"\b(\d+)m\b(?!.*summary)", r"\1s", TEXT)
-    rules = tmp_path / "rules.yml"
-    rules.write_text(quick)
-    place = scrapes.url.removeprefix("http://").removesuffix("/metrics")
-    with running(shutil.which("prometheus"), tmp_path / "p", [place], 1.0, rules) as started:
-        yield started
-
-
-@needs_prometheus
-def test_a_real_prometheus_fires_them(
-    prometheus: Prometheus, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
-) -> None:
-    """
-    A query's consumer that is paused, and dead letters that become more: both alerts fire.
-    """
-    stream = new_stream()
-    js.create_consumer(stream, {
-        "durable_name": "q-0", "ack_policy": "none", "pause_until": "2100-01-01T00:00:00Z",
-        "metadata": Owner("q", "h", 1).metadata,
-    })  # fmt: skip
-    report: dict[str, Any] = {
-        "type": "metrics", "producer_id": 1, "query_id": WRITES, "batch_id": 0,
-        "sequence": 0, "final": False, "query_name": "",
-    }  # fmt: skip
-    client = Client(connection_to(nats_server))
-    deadline = time.monotonic() + 120
-    try:
-        seen: set[str] = set()
-        while not seen >= {"JetStreamConsumerPaused", "JetStreamDeadLetters"}:
-            assert time.monotonic() < deadline, seen
-            report["sequence"] += 1
-            report["snapshot"] = {
-                "jetstream_publish_dead_letter_total": [
-                    [["Rejected", "normal", "S"], [report["sequence"]]]
-                ]
-            }
-            publish(client, SUBJECT, [json.dumps(report).encode()])
-            seen |= prometheus.firing()
-            time.sleep(0.5)
-        assert "JetStreamExporterDown" not in seen
-    finally:
-        client.close()

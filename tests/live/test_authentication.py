@@ -35,19 +35,6 @@ def password_server():
         yield server
 
 
-def test_no_authentication(nats_server):
-    """A server without authentication is entered without options."""
-    assert "memory" in account_info(options(nats_server.url))
-
-
-def test_user_and_password(password_server):
-    """User and password are taken from the options."""
-    opts = options(password_server.url, user="ann", password=Secret(SECRET))
-
-    assert "memory" in account_info(opts)
-    assert SECRET not in f"{opts!r} {opts.where}"
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -67,13 +54,6 @@ def test_wrong_credentials_are_tried_four_times(password_server, changes):
     assert not error.retryable
     assert "check option user and option password" in str(error)
     assert password_server.log.count("authentication error") <= before + 4
-
-
-def test_token():
-    """A token opens a server that asks for one; a wrong one does not."""
-    with DevServer(f'authorization {{ token: "{SECRET}" }}') as server:
-        assert "memory" in account_info(options(server.url, token=Secret(SECRET)))
-        assert isinstance(refused(options(server.url, token=Secret("x"))), AuthenticationError)
 
 
 def test_nkey():

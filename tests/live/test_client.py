@@ -15,7 +15,6 @@ from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
     ApiError,
-    JetStreamError,
     NotConnectedError,
     PermissionsError,
     RequestTimeoutError,
@@ -26,7 +25,7 @@ from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
-from ..kits.clients import account_info, options, refused
+from ..kits.clients import account_info, options
 from ..kits.ranges import reading
 from ..kits.servers import DevServer
 
@@ -42,15 +41,6 @@ def test_a_server_that_is_down_is_passed_over(nats_server):
     """Of several servers the first that is up is taken."""
     for down in (f"nats://127.0.0.1:{free_port()}", "nats://no-such-host.invalid:4222"):
         assert "memory" in account_info(options(down, nats_server.url))
-
-
-def test_no_server_at_all():
-    """Where nobody listens, the error names the servers and why, after requestTimeout."""
-    down = f"nats://127.0.0.1:{free_port()}"
-    error = refused(options(down, request_timeout_s=0.5))
-
-    assert isinstance(error, NotConnectedError) and error.retryable
-    assert down in str(error)
 
 
 def test_a_restart_between_requests_does_not_show():
@@ -82,50 +72,6 @@ def test_a_server_that_does_not_answer():
         finally:
             server.resume()
         assert client.request("$JS.API.INFO").status == 0
-        client.close()
-
-
-def test_something_else_listens():
-    """A peer that is no NATS server ends in a typed error."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def greet() -> None:
-            for _ in range(50):
-                try:
-                    peer, _ = listener.accept()
-                except OSError:
-                    return
-                peer.sendall(b"SSH-2.0-OpenSSH_9\r\n")
-                peer.close()
-
-        thread = threading.Thread(target=greet, daemon=True)
-        thread.start()
-        error = refused(
-            options(f"nats://127.0.0.1:{listener.getsockname()[1]}", request_timeout_s=0.5)
-        )
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-    assert isinstance(error, JetStreamError)
-
-
-@pytest.mark.parametrize(
-    "prefix", ["$JS.nowhere.API", "JS.imported"], ids=["jsDomain", "jsApiPrefix"]
-)
-def test_a_wrong_prefix_is_named(nats_server, prefix):
-    """A domain or prefix nobody answers on is an error that names the options."""
-    client = Client(options(nats_server.url, api_prefix=prefix, request_timeout_s=3.0))
-    with pytest.raises(ApiError, match="jsDomain.*jsApiPrefix is wrong"):
-        JetStream(client).stream_info("S")
-    client.close()
-
-
-def test_without_jetstream_there_is_a_clear_error():
-    """An account without JetStream is said to have none."""
-    with DevServer("accounts { A { users: [{user: a, password: a}] } }\nno_auth_user: a") as server:
-        client = Client(options(server.url, request_timeout_s=3.0))
-        with pytest.raises(ApiError, match="(?i)jetstream"):
-            JetStream(client).stream_info("S")
         client.close()
 
 

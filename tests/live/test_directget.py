@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
-from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
+from pyspark_jetstream.errors import DataLossError, ReadTimeoutError
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
@@ -193,15 +193,6 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
         server.resume()
 
 
-def test_without_direct_get_there_is_a_clear_error(js, new_stream, publish):
-    """A stream with direct get off is refused with the way out."""
-    stream = new_stream(allow_direct=False)
-    publish([(f"{stream}.a", b"")])
-
-    with pytest.raises(ReadError, match="set allow_direct"):
-        rows(js.client, reading(stream, 0, 1))
-
-
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 def test_a_purge_under_way_is_data_loss(js, new_stream, fail):
     """
@@ -276,9 +267,3 @@ def test_empty_ranges(js, new_stream, publish, filter_):
 
     assert rows(js.client, reading(stream, 0, 10, filter=full)) == []
     assert rows(js.client, reading(stream, 10, 500, filter=full)) == []
-
-
-def test_a_missing_stream_is_a_clear_error(js):
-    """Reading a stream that is gone says that it is not found."""
-    with pytest.raises(Exception, match="stream 'NOWHERE' not found"):
-        rows(js.client, reading("NOWHERE", 0, 10))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pyspark_jetstream import subjects
-from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
+from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
@@ -313,17 +313,6 @@ def test_partitions_of_one_stream(js, new_stream, publish):
     )
 
     assert found == (0, 4, 9)
-
-
-def test_what_is_missing_is_said(js):
-    """A missing stream, and a server too old, are errors that name them."""
-    asked = survey(js, "NOWHERE")
-
-    with pytest.raises(StreamNotFoundError, match="stream 'NOWHERE' not found"):
-        _ = asked.layout
-    with pytest.raises(UnsupportedServerError, match="needs nats-server 9.9"):
-        asked.require((9, 9), "time travel")
-    asked.require((2, 14), "resets")
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,6 @@ def test_all_records_that_have_come_are_read_at_one_time(certificates):
     assert last == (True, 50_500)
 
 
-@pytest.mark.parametrize("ca", ["other.pem", None])
-def test_a_server_that_cannot_be_verified_is_refused(certificates, ca):
-    """A certificate of a CA nobody gave is an `AuthenticationError` at once."""
-    with tls_server(certificates) as server:
-        error = refused(options(server.url, tls_ca_file=ca and str(certificates / ca)))
-
-        assert isinstance(error, AuthenticationError)
-        assert "tlsCaFile must hold the CA that signed its certificate" in str(error)
-
-
 def test_a_certificate_that_is_no_more_good_enough(tmp_path, monkeypatch):
     """
     A certificate that lacks what Python 3.13 wants is refused by its own reason, not for its CA.
@@ -109,14 +99,3 @@ def test_mutual_tls(certificates):
         )
 
         assert "memory" in account_info(opts)
-
-
-def test_a_missing_client_certificate_is_an_error(certificates):
-    """Without the client certificate that the server demands, there is a typed error."""
-    with tls_server(certificates, "verify: true") as server:
-        error = refused(
-            options(server.url, tls_ca_file=str(certificates / "ca.pem"), request_timeout_s=1.5)
-        )
-
-        assert isinstance(error, NotConnectedError)
-        assert server.url in str(error)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError
+from pyspark_jetstream.errors import ColumnError, CommitError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.publish.outcome import Written
@@ -221,16 +221,6 @@ def test_a_continuous_trigger_commits_nothing(spark, nats_server, new_stream, tm
         query.stop()
 
     assert not commits
-
-
-def test_a_bad_server_is_found_on_the_driver():
-    """Nobody there: the factory says so, before any task."""
-    options = {"servers": "nats://127.0.0.1:1", "requestTimeout": "200ms"}
-
-    with pytest.raises(NotConnectedError):
-        JetStreamBatchWriter.prepared(parse_sink(options), ROWS, False)
-    with pytest.raises(NotConnectedError):
-        JetStreamStreamWriter.prepared(parse_sink(options, streaming=True), ROWS, False)
 
 
 def test_a_type_without_arrow_form_is_named():
