@@ -194,19 +194,21 @@ def test_pip_makes_the_command():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(capsys, shell):
-    """Each shell has a script, and by it asks for commands and flags."""
-    status, script, _ = said(capsys, "--completion", shell)
+    """The help says how each shell gets its script; by it, it asks for commands and flags."""
     variable = "_PYSPARK_JETSTREAM_COMPLETE"
+
+    def ran(**env):
+        return python("-c", "import pyspark_jetstream.operations.main as it; it.main()", **env)
 
     def offered(line):
         words = line.split(" ")
         env = {variable: f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
         if shell == "fish":
             env["COMP_CWORD"] = words[-1]
-        done = python("-c", "import pyspark_jetstream.operations.main as it; it.main()", **env)
-        return done.stdout
+        return ran(**env).stdout
 
-    assert status == 0 and f"{variable}={shell}_complete" in script
+    assert f'eval "$({variable}=bash_source pyspark-jetstream)"' in said(capsys, "--help")[1]
+    assert f"{variable}={shell}_complete" in ran(**{variable: f"{shell}_source"}).stdout
     assert "unpin" in offered("pyspark-jetstream un")
     assert "--stream" in offered("pyspark-jetstream pause --st")
 

@@ -53,10 +53,9 @@ def read_batches(files: Files) -> Batches:
     for left in reversed(range(_TRIES)):
         try:
             return _read(files)
-        except FileNotFoundError as error:
-            if not left:
-                raise OptionError("checkpoint", f"{error.filename} is gone") from None
         except (OSError, UnicodeDecodeError) as error:
+            if isinstance(error, FileNotFoundError) and left:
+                continue
             if isinstance(error, JetStreamError):
                 raise
             raise OptionError("checkpoint", f"cannot read '{files.location}': {error}") from None

@@ -8,14 +8,11 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
-from click.shell_completion import get_completion_class
 
 from .. import __version__
 from ..errors import JetStreamError, OptionError
 from .connecting import spelled
 from .screen import plain
-
-INTERRUPTED: Final = 130
 
 _PROGRAMS: Final = {
     "inspect": "inspect.command:inspect",
@@ -31,7 +28,8 @@ _PROGRAMS: Final = {
 
 
 _STATUS: Final = (
-    "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 130: interrupted."
+    "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 3: something is wrong"
+    " with what was looked at, and the output says what; 130: interrupted."
 )
 
 
@@ -57,7 +55,7 @@ class Programs(click.Group):
         try:
             ctx.exit(super().invoke(ctx) or 0)
         except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
+            ctx.exit(130)
         except OptionError as error:
             raise click.UsageError(plain(spelled(str(error)))) from None
         except ModuleNotFoundError as error:
@@ -70,20 +68,16 @@ class Programs(click.Group):
             raise click.ClickException(plain(spelled(str(error)))) from None
 
 
-def _completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
-    if shell and (found := get_completion_class(shell)):
-        name = "pyspark-jetstream"
-        click.echo(found(ctx.command, {}, name, "_PYSPARK_JETSTREAM_COMPLETE").source())
-        ctx.exit()
-
-
 @click.group(
     cls=Programs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="pyspark-jetstream", message="%(prog)s %(version)s")
-@click.option(
-    "--completion", type=click.Choice(["bash", "zsh", "fish"]), is_eager=True, expose_value=False,
-    callback=_completion, help="Print what completes commands and flags in this shell.",
-)  # fmt: skip
 def programs() -> None:
-    """Programs for operators of Spark's queries on NATS JetStream."""
+    """
+    Programs for operators of Spark's queries on NATS JetStream.
+
+    Completion in bash, also zsh and fish:
+
+    \b
+    eval "$(_PYSPARK_JETSTREAM_COMPLETE=bash_source pyspark-jetstream)"
+    """

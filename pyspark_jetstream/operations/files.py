@@ -2,37 +2,35 @@
 Files of a checkpoint, on this machine or on any file system that Spark reaches (`hdfs:`, `s3a:`).
 
 Those of other file systems are read and written in Spark's JVM: the session's, or one of its own,
-which is configured as Spark is (`spark-defaults.conf`, `$PYSPARK_SUBMIT_ARGS`, `$HADOOP_CONF_DIR`).
+which is configured as Spark is (`spark-defaults.conf`, `$PYSPARK_SUBMIT_ARGS`, `$HADOOP_CONF_DIR`)
+and ends with the program.
 
 Rule: every call has a deadline, the start of the JVM included. Hadoop's own are of many minutes; a
-call that is late goes on in a thread of its own, and nothing else is asked before it has ended.
+call that is late goes on in a thread of its own.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from subprocess import DEVNULL
 from threading import Thread
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ..errors import CheckpointError, CheckpointTimeoutError, OptionError
 
 T = TypeVar("T")
 
-_SHOWN: Final = 200
+TIMEOUT_S: Final = 60.0
+"""Longest wait for an answer of another file system."""
 
 
-@contextmanager
-def checkpoint_files(location: str, timeout_s: float) -> Iterator[Files]:
+def checkpoint_files(location: str) -> Files:
     """
     The files of a `checkpointLocation`.
-
-    Args:
-        timeout_s: longest wait for an answer of another file system.
 
     Raises:
         OptionError: There is no such directory, or it is no streaming query's.
@@ -42,14 +40,11 @@ def checkpoint_files(location: str, timeout_s: float) -> Iterator[Files]:
     uri = urlsplit(location)
     is_local = uri.scheme in ("", "file") and uri.netloc in ("", "localhost")
     path = Path(unquote(uri.path) if uri.scheme else location)
-    files = LocalFiles(path) if is_local else HadoopFiles(location, timeout_s)
-    try:
-        if "metadata" not in (names := files.names("")):
-            why = "it has no file metadata" if names else "there is no such directory"
-            raise OptionError("checkpoint", f"no streaming query's: '{location}': {why}")
-        yield files
-    finally:
-        files.close()
+    files = LocalFiles(path) if is_local else HadoopFiles(location)
+    if "metadata" not in (names := files.names("")):
+        why = "it has no file metadata" if names else "there is no such directory"
+        raise OptionError("checkpoint", f"no streaming query's: '{location}': {why}")
+    return files
 
 
 class LocalFiles:
@@ -88,32 +83,19 @@ class LocalFiles:
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         new.replace(path)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 class HadoopFiles:
     """A directory on a file system of Hadoop's, by its URI."""
 
-    def __init__(self, location: str, timeout_s: float) -> None:
-        self.location, self._timeout_s = location, timeout_s
-        self._late = Thread()
-        self._late.start()
-        self._gateway: Any = None
-        """Gateway of a JVM that was started for this."""
-        self._said: IO[bytes] = tempfile.TemporaryFile()
-        """Output of that JVM, kept from the terminal."""
-        try:
-            self._jvm, self._configuration, self._root, self._files = self._within(self._reached)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._jvm, self._configuration, self._root, self._files = self._within(self._reached)
 
     def names(self, directory: str) -> list[str]:
         """As `LocalFiles`."""
+        path = self._path(directory)
 
         def names() -> list[str]:
-            path = self._path(directory)
             there = self._files.listStatus(path) if self._files.exists(path) else ()
             return [str(status.getPath().getName()) for status in there]
 
@@ -121,21 +103,17 @@ class HadoopFiles:
 
     def read(self, name: str) -> bytes:
         """As `LocalFiles`."""
+        path = self._path(name)
 
-        def read() -> bytes | None:
-            path = self._path(name)
-            if not self._files.exists(path):
-                return None
+        def read() -> bytes:
             stream = self._files.open(path)
-            try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
+            content = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            stream.close()
+            return content
 
-        content = self._within(read)
-        if content is None:
+        if not self._within(lambda: self._files.exists(path)):
             raise FileNotFoundError(2, "no such file", f"{self.location}/{name}")
-        return content
+        return self._within(read)
 
     def write(self, name: str, content: bytes) -> None:
         """As `LocalFiles`; written as Spark writes checkpoints."""
@@ -150,13 +128,6 @@ class HadoopFiles:
 
         self._within(write)
 
-    def close(self) -> None:
-        """Ends the JVM that was started."""
-        if self._gateway is not None:
-            self._gateway.proc.stdin.close()  # by which it knows that nobody needs it any more
-            self._gateway = None
-        self._said.close()
-
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}" if name else self._root)
 
@@ -170,10 +141,7 @@ class HadoopFiles:
             jvm, configuration = context._jvm, context._jsc.hadoopConfiguration()
         else:
             start: Any = launch_gateway
-            gateway = start(popen_kwargs={"stdout": self._said, "stderr": self._said})
-            if gateway.proc is not None:  # else spark-submit's
-                self._gateway = gateway
-            jvm = gateway.jvm
+            jvm = start(popen_kwargs={"stdout": DEVNULL, "stderr": DEVNULL}).jvm
             util = jvm.org.apache.spark.deploy.SparkHadoopUtil.get()
             configuration = util.newConfiguration(jvm.org.apache.spark.SparkConf())
         path = jvm.org.apache.hadoop.fs.Path(self.location)
@@ -182,46 +150,28 @@ class HadoopFiles:
 
     def _within(self, call: Callable[[], T]) -> T:
         """Result of a call in time, or its failure as an error of ours."""
-        answers: list[T] = []
-        errors: list[BaseException] = []
+        answer: Future[T] = Future()
 
         def run() -> None:
             try:
-                answers.append(call())
+                answer.set_result(call())
             except BaseException as error:
-                errors.append(error)
+                answer.set_exception(error)
 
-        self._late.join(self._timeout_s)
-        if not self._late.is_alive():
-            self._late = Thread(target=run, name="hadoop", daemon=True)
-            self._late.start()
-            self._late.join(self._timeout_s)
-        if errors:
-            raise self._error(errors[0]) from None
-        if not answers:
+        Thread(target=run, name="hadoop", daemon=True).start()
+        try:
+            return answer.result(TIMEOUT_S)
+        except TimeoutError:
             raise CheckpointTimeoutError(
                 self.location,
-                f"its file system did not answer within {self._timeout_s:g}s"
-                " (--checkpoint-timeout); is it up, and reached from here?",
-            )
-        return answers[0]
-
-    def _error(self, error: BaseException) -> BaseException:
-        """The error of the file system, or of the JVM's start."""
-        from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        if isinstance(error, Py4JJavaError):
-            return CheckpointError(self.location, error.java_exception.toString().split("\n")[0])
-        if isinstance(error, Py4JError):
-            return CheckpointError(self.location, str(error).split("\n")[0])
-        if isinstance(error, PySparkException | OSError):
-            self._said.seek(0)
-            said = self._said.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-            why = (said.strip() or str(error))[:_SHOWN]
-            detail = f"Spark's JVM, which reaches it, did not start: {why}"
-            return CheckpointError(self.location, detail)
-        return error
+                f"its file system did not answer within {TIMEOUT_S:g}s"
+                "; is it up, and reached from here?",
+            ) from None
+        except Exception as error:
+            java = getattr(error, "java_exception", None)
+            why = str(java.toString() if java is not None else error).split("\n")[0]
+            detail = f"{why} (Spark's JVM reads it, and needs Java)"
+            raise CheckpointError(self.location, detail) from None
 
 
 Files = LocalFiles | HadoopFiles

@@ -15,10 +15,10 @@ def offset(
     base: Sequence[int] | None = None,
     places: Sequence[Sequence[str]] = (),
 ) -> dict[str, Any]:
-    """An offset of ours: of version 1, or with the streams and filters of its partitions of 2."""
+    """An offset of ours, whose partitions are whole streams, or these places."""
     return {
-        **({"layout": {"places": list(map(list, places))}} if places else {}),
-        "version": 2 if places else 1,
+        "layout": {"places": [list(place) for place in places or [[name] for name in streams]]},
+        "version": 2,
         "consumer": consumer,
         "streams": dict(streams),
         "base": list(base if base is not None else [0] * len(sequences)),

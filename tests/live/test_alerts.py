@@ -63,6 +63,14 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          reader("lag_messages", "small"): "0+10x60"},
         {(5, "LagGrows"): [], (40, "LagGrows"): [{"query": "grows"}]},
     ),
+    "nobody reads, one is amid a batch, one has nothing to read": (
+        {reader("runs", "ended"): "0x40", reader("lag_messages", "ended"): "3x40",
+         reader("runs", "pair"): "0x40", reader("runs", "pair", "1"): "1x40",
+         reader("lag_messages", "pair"): "3x40",
+         reader("runs", "batch"): "0x10 1 0x10 1x20", reader("lag_messages", "batch"): "3x40",
+         reader("runs", "idle"): "0x40", reader("lag_messages", "idle"): "0x40"},
+        {(14, "NobodyReads"): [], (30, "NobodyReads"): [{"query": "ended"}]},
+    ),
     "one subject is paused for long, one for a moment": (
         {f'{THROTTLED}{{{NO_STREAM}, subject="long.>"}}': "0+60000x60",
          f'{THROTTLED}{{{NO_STREAM}, subject="short.>"}}': "0+60000x2 120000x58"},

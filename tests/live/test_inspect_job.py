@@ -107,11 +107,10 @@ def test_the_tables(
     assert (status, said) == (0, "")
     assert list(rows) == ["Streams", "Consumers", "Positions"]
     assert (rows["Streams"]["stream"], rows["Streams"]["messages"]) == (pinned, "6")
-    assert rows["Consumers"]["pinned"] == js.consumer_info(pinned, "q-0").pinned_id
-    assert (rows["Consumers"]["delivered"], rows["Consumers"]["lag"]) == ("3", "1")
+    assert (rows["Consumers"]["consumer"], rows["Consumers"]["lag"]) == ("q-0", "1")
     position = rows["Positions"]
-    assert (position["committed"], position["planned"], position["at_consumer"]) == ("1", "3", "3")
-    assert (position["first"], position["last"], position["uncommitted"]) == ("1", "6", "5")
+    assert (position["committed"], position["planned"]) == ("1", "3")
+    assert (position["first"], position["last"]) == ("1", "6")
     assert "batch 1 planned, last committed: 0" in out
     assert out.rstrip().endswith("no problem")
 
@@ -122,12 +121,14 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path,
     write_checkpoint(tmp_path, [[offset({name: "2020-01-01T00:00:00Z"}, [3])]], committed=0)
     status, out, said = run(nats_server, "--checkpoint", str(tmp_path))
     as_json = run(nats_server, "--checkpoint", f"file://{tmp_path}", "--json")
-    problem = f"source 0, partition 0 of {name}: stream was made anew"
+    problem = f"source 0, partition 0 of {name}: the stream was made anew"
 
     assert (status, said) == (3, "")
-    assert f"1 problem:\n  {problem}; give the query a new checkpointLocation" in out
+    assert f"1 problem:\n  {problem}" in out
+    assert "give the query a new checkpointLocation" in out
     assert as_json[0] == 3
-    assert [each.partition(";")[0] for each in json.loads(as_json[1])["problems"]] == [problem]
+    (only,) = json.loads(as_json[1])["problems"]
+    assert only.startswith(problem)
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -141,7 +142,7 @@ def test_nothing_is_cut(
     arguments = ("--stream", pinned, "--checkpoint", str(tmp_path))
     document = json.loads(run(nats_server, *arguments, "--json")[1])
     _, narrow, _ = run(nats_server, *arguments, COLUMNS=str(columns))
-    hidden = ("group", "ack_floor", "last_active", "created", "waiting", "leader")
+    hidden = ("bytes", "discard", "policy", "pinned", "pinned_since", "delivered")
     values = {
         f"{value:,}" if type(value) is int else str(value)
         for rows in (document["streams"], document["consumers"], document["positions"])
@@ -152,12 +153,14 @@ def test_nothing_is_cut(
     blocks = narrow[narrow.index("Streams") : narrow.index("no problem")]
 
     assert max(map(len, blocks.splitlines())) <= columns
-    assert len(values) > 12
-    assert [value for value in values if value not in blocks] == []
+    assert len(values) >= 8
+    folded = "".join(blocks.split())
+    assert [value for value in values if value.isdigit() and value not in folded] == []
+    assert "…" not in blocks
 
 
 def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publish) -> None:
-    """With --watch and --json there is a line each interval; Ctrl-C ends it with status 0."""
+    """With --watch and --json there is a line each interval; Ctrl-C ends it."""
     name = new_stream()
     with started(nats_server, "--stream", name, "--watch", "0.2", "--json") as process:
         assert process.stdout is not None
@@ -169,7 +172,7 @@ def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publis
         _, said = process.communicate(timeout=60)
 
     assert looks[0]["streams"][0]["messages"] < 50
-    assert (process.returncode, said) == (0, "")
+    assert (process.returncode, said) == (130, "")
 
 
 def test_watching_on_a_terminal(nats_server: DevServer, pinned: str) -> None:
@@ -189,7 +192,7 @@ def test_watching_on_a_terminal(nats_server: DevServer, pinned: str) -> None:
         status = process.wait(60)
     os.close(mine)
 
-    assert (status, b"\x1b[2J" in seen) == (0, True)
+    assert (status, b"\x1b[2J" in seen) == (130, True)
 
 
 def test_watching_outlives_the_server() -> None:
@@ -215,8 +218,8 @@ def test_watching_outlives_the_server() -> None:
             process.communicate(timeout=60)
 
     assert "no connection to" in said
-    assert after["streams"][0]["created"] == before["streams"][0]["created"]
-    assert process.returncode == 0
+    assert after["streams"] == before["streams"]
+    assert process.returncode == 130
 
 
 def test_names_do_not_steer_the_terminal(

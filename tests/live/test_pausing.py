@@ -61,7 +61,7 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
     reader.restart()
     reader.drain()
     waits, rows = reader.reader.reportLatestOffset(), len(reader.rows)
-    inspected = command("inspect", *which, "--json")
+    inspected = command("inspect", *which[:2], "--json")
     resumed, twice = command("resume", *which), command("resume", *which)
     reader.drain()
 
@@ -69,14 +69,14 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
     assert [line.split()[1] for line in paused[1][1:]] == consumers
     facts = json.loads("".join(again[1]))
     until = [each["paused_until"] for each in facts]
-    assert until > [each["before"] for each in facts]
+    assert len(set(until)) == 1
     assert [waits[index]["pausedUntil"] for index in "01"] == until
     document = json.loads("".join(inspected[1]))
     assert [each["paused_until"] for each in document["consumers"]] == until
     assert len(document["problems"]) == 2
     assert rows == 20
     assert sum(waits[index]["lag"] for index in "01") == 3_000
-    assert [line.split()[1:] for line in resumed[1][1:]] == [[each, until[0]] for each in consumers]
+    assert [line.split()[1:] for line in resumed[1][1:]] == [[each, "yes"] for each in consumers]
     assert [paused[0], again[0], inspected[0], resumed[0], twice[0]] == [0, 0, 3, 0, 3]
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(3_020))
     assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]

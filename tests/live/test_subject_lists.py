@@ -255,7 +255,7 @@ def test_claims_of_each_filter(js, filled, query):
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
 def test_inspect_knows_the_filters_of_a_checkpoint(filled, reader, js, tmp_path, read_mode):
     """
-    Lag is counted by filter, as the checkpoint names them, whether there are consumers or not.
+    Each is a partition, as the checkpoint names them, whether there are consumers or not.
     """
     name = filled()
     source = reader(stream=name, subject=listed(name, "a.>", "c.>"), directBelow=BELOW[read_mode])
@@ -265,7 +265,7 @@ def test_inspect_knows_the_filters_of_a_checkpoint(filled, reader, js, tmp_path,
     path = write_checkpoint(tmp_path / "checkpoint", [[offset]], committed=0)
     found = Inspector(js.client, checkpoint=LocalFiles(path)).look()
 
-    assert [(p["filter"], p["uncommitted"]) for p in found.positions] == [
-        (f"{name}.a.>", 30), (f"{name}.c.>", 5),
+    assert [(p["filter"], p["planned"]) for p in found.positions] == [
+        (f"{name}.a.>", 60), (f"{name}.c.>", 100),
     ]  # fmt: skip
     assert not found.problems

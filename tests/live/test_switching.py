@@ -84,8 +84,8 @@ class Switch:
             words += ["--streams", f"{name}-{{partition}}"]
             options = {"stream": f"{name}-{{partition}}", "partitions": partitions}
         else:
-            plan = PartitionPlan(self.origin, partitions, numbered=name, **given)
-            words += ["--layout", "filtered", "--numbered", name]
+            plan = PartitionPlan(self.origin, partitions, name, **given)
+            words += ["--streams", name]
             options = {"stream": name, "partitions": partitions, "partitionSubject": plan.template}
         partition_stream(self.js, plan)
         return options, words
@@ -153,8 +153,9 @@ def test_each_message_is_read_once(
 
     assert (tried, untouched, status) == (0, before, 0)
     document = json.loads(out[out.index("{\n") :])
-    assert (document["batch"], document["source"], document["switched"]) == (2, "0", True)
-    assert sum(document["after"].values()) >= 60
+    assert (document["batch"], document["source"], document["changed"]) == (2, "0", True)
+    assert document["cut"] == 60
+    assert sum(row["read_up_to"] for row in document["streams"]) >= 60
     assert sorted(reads.data) == sorted(b"m%d" % i for i in range(90))
     assert again == 1
     assert "stands in this layout already" in capsys.readouterr().err

@@ -27,11 +27,10 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 
 from ..conftest import connection_to
-from ..kits.barethrottle import REASONS, Producer
+from ..kits.barethrottle import Producer
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
 
-PENDING = Reason.ConnectionPendingMessagesBreach
 QUOTA = Reason.TopicProduceQuotaExceeded
 
 PATIENT = ("--receipt-wait", "20s")
@@ -45,7 +44,7 @@ def start(server: DevServer, *arguments: str, **env: str):
     """
     script = (
         "import sys; from pyspark_jetstream.operations.throttle import command;"
-        " command._LONGEST_RECEIPT_S = 60.0;"
+        " command._LONGEST_S = 60.0;"
         " from pyspark_jetstream.operations.main import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", script, "throttle", *arguments, "--servers", server.url]
@@ -60,11 +59,6 @@ def run(server: DevServer, *arguments: str, **env: str) -> tuple[int, dict[str, 
     job = start(server, *arguments, "--json", **env)
     out, err = job.communicate(timeout=60)
     return job.returncode, json.loads(out) if out else {}, err
-
-
-def states(found: dict[str, Any]) -> list[str]:
-    """What the producers have answered."""
-    return [each["state"] for each in found["producers"]]
 
 
 # ── producers ────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +97,6 @@ def test_nobody_is_there(nats_server, command):
 
     assert status == 4
     assert "no writer on 'nobody.here' answered" in said
-    assert ("give a longer --wait" in said) is (command[0] != "pause")
 
 
 def test_b21_who_comes_while_it_looks_is_found(nats_server):
@@ -115,7 +108,7 @@ def test_b21_who_comes_while_it_looks_is_found(nats_server):
     client = Client(connection_to(nats_server))
     looking = Controller(client, pauses, lambda: alone.set() if pauses.nobody else None)
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(looking.discover, 60.0, patient=True)
+        found = thread.submit(looking.discover, 15.0, patient=True)
         assert alone.wait(60)
         with Producer(nats_server.url, 7, ["orders.eu"], control="comes.later"):
             found.result(50)
@@ -144,7 +137,7 @@ def test_b24_a_pause(nats_server):
     times = [each["at"] for each in commands]
     pauses_s = [each["pause_for_millis"] / 1000 for each in commands]
 
-    assert (status, states(found)) == (0, ["acknowledged", "acknowledged"])
+    assert (status, found["silent"], len(found["producers"])) == (0, [], 2)
     assert [each > 0 for each in pauses_s] == [True] * (len(commands) - 1) + [False]
     told = {(each["throttling_reason"], each["subject"], each["producer_id"]) for each in commands}
     assert told == {(QUOTA.name, "orders.*", 7)}
@@ -192,32 +185,6 @@ def test_b7_a_pause_does_not_outlive_its_operator(nats_server):
     assert last["pause_for_millis"] <= 1000 * (1 + MARGIN_S)
 
 
-def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
-    """
-    B23: without a receipt, the producer is asked to pause its connection; that is an
-    acknowledgement, too, and the end lifts it.
-    """
-
-    def ignores_quotas(command):
-        return command["throttling_reason"] not in REASONS[:2]
-
-    with Producer(nats_server.url, 7, ["x"], answers=ignores_quotas) as writer:
-        job = start(
-            nats_server, "pause", "--subject", "a", "--for", "1h", "--receipt-wait", "400ms"
-        )
-        eventually(lambda: len(writer.commands) >= 4)
-        job.send_signal(signal.SIGINT)
-        out, said = job.communicate(timeout=60)
-        eventually(lambda: writer.free[-1] > writer.commands[-1]["at"])
-    reasons = [each["throttling_reason"] for each in writer.commands]
-
-    assert reasons[:2] == [QUOTA.name, PENDING.name]
-    as_a_whole = [each for each in writer.commands if each["throttling_reason"] == PENDING.name]
-    assert as_a_whole[-1]["pause_for_millis"] == 0
-    assert job.returncode == 0, said
-    assert " paused as a whole\n" in out
-
-
 def test_b23_who_never_answers(nats_server):
     """
     overload.md §12.6, B23: it is listed, the status is 3, and the others are paused all the same.
@@ -227,14 +194,13 @@ def test_b23_who_never_answers(nats_server):
         Producer(nats_server.url, 9, ["orders.us"], answers=lambda command: False) as deaf,
     ):
         status, found, said = run(nats_server, "pause", "--subject", "orders.*", "--for", "4s")
-        reasons = [each["throttling_reason"] for each in deaf.commands]
+        reasons = {each["throttling_reason"] for each in deaf.commands}
 
     assert status == 3
-    assert (found["producers"][1]["producer"], states(found)[1]) == ("9", "not acknowledged")
     assert found["silent"] == ["9"]
     assert "not acknowledged by " in said
     assert " 9: they may go on publishing" in said
-    assert reasons[:2] == [QUOTA.name, PENDING.name]
+    assert reasons == {QUOTA.name}
     assert good.commands
 
 
@@ -250,27 +216,9 @@ def test_lift(nats_server):
         eventually(lambda: writer.free and writer.free[-1] > writer.commands[-1]["at"])
     control.close()
 
-    assert "paused again" not in said
+    assert "so far" in said
     (writer,) = found["producers"]
     assert (status, writer["producer"], writer["receipts"]) == (0, "7", 2)
-    assert states(found) == ["acknowledged"]
-
-
-def test_a_lift_of_a_pause_that_is_renewed(nats_server):
-    """
-    `lift` says that a program pauses again what it has lifted, unless that program stood still for
-    some seconds.
-    """
-    says = "'orders.*' is paused again: a program renews the pause each second. Stop that program"
-    with Producer(nats_server.url, 7, ["orders.eu"]) as writer:
-        job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
-        eventually(lambda: writer.commands)
-        lift = ("lift", "--subject", "orders.*", *PATIENT)
-        eventually(lambda: says in run(nats_server, *lift)[2], 300.0)
-        job.send_signal(signal.SIGINT)
-        job.communicate(timeout=60)
-
-    assert job.returncode == 0
 
 
 def test_the_server_is_gone_for_a_while():

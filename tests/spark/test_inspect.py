@@ -39,9 +39,8 @@ def test_a_query_while_it_runs_and_afterwards(
     publish: Publish, tmp_path: Path, version: int,
 ) -> None:  # fmt: skip
     """
-    While a batch runs the checkpoint shows it as planned, with what was committed before, the
-    positions of the consumers and what is left to read; afterwards all is read; at no time is
-    there a problem. That the checkpoint is set back is noted. The consumers name the query as its
+    While a batch runs the checkpoint shows it as planned, with what was committed before;
+    afterwards all is read; at no time is there a problem. The consumers name the query as its
     option `queryName` does.
     """
     name = new_stream()
@@ -82,18 +81,11 @@ def test_a_query_while_it_runs_and_afterwards(
     assert running["checkpoint"]["query"] == query.id
     assert (running["checkpoint"]["planned"], running["checkpoint"]["committed"]) == (1, 0)
     assert [p["filter"] for p in running["positions"]] == [f"{name}.0.x", f"{name}.1.x"]
-    assert sum(p["uncommitted"] for p in running["positions"]) == 60
-    assert all(p["at_consumer"] <= p["planned"] for p in running["positions"])
+    assert all(p["committed"] < p["planned"] < p["last"] for p in running["positions"])
 
     status, done = inspected(nats_server, checkpoint, "--stream", name)
-    for kind in ("offsets", "commits"):
-        (checkpoint / kind / "2").unlink()
-    back = inspected(nats_server, checkpoint)
 
     assert (status, done["problems"]) == (0, [])
     assert (done["checkpoint"]["planned"], done["checkpoint"]["committed"]) == (2, 2)
-    assert [p["uncommitted"] for p in done["positions"]] == [0, 0]
+    assert [p["committed"] == p["planned"] for p in done["positions"]] == [True, True]
     assert [c["query"] for c in done["consumers"]] == [f"alerts {version}"] * 2
-    assert (back[0], back[1]["problems"]) == (0, [])
-    assert all("consumer beyond the checkpoint" in note for note in back[1]["notes"])
-    assert len(back[1]["notes"]) == 2

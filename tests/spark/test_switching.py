@@ -74,11 +74,11 @@ def test_state_is_kept_and_each_message_is_read_once(
     name, before = f"offsets/{last}", (tmp_path / "c" / "offsets" / str(last)).read_text()
     configured: Any = stream_df(stream=origin).sparkSession.sparkContext._jsc
     configured.hadoopConfiguration().set("fs.viewfs.mounttable.there.link./q", f"file:{tmp_path}")
-    with checkpoint_files("viewfs://there/q/c", 60.0) as files:
-        files.write(name, b"something else")
-        changed = files.read(name)
-        files.write(name, before.encode())
-        restored = files.read(name).decode()
+    files = checkpoint_files("viewfs://there/q/c")
+    files.write(name, b"something else")
+    changed = files.read(name)
+    files.write(name, before.encode())
+    restored = files.read(name).decode()
     send(30)
     read(**streams)
 

@@ -100,7 +100,7 @@ NATS = {"client.handshake"}
 """What imports nats-py."""
 
 EXTRAS = {
-    "prometheus_client": {"operations.metrics.exporter"},
+    "prometheus_client": {"operations.metrics.exporter", "operations.metrics.readers"},
     "click": {
         "operations.commands", "operations.connecting", "operations.explain_mapping.command",
         "operations.inspect.command", "operations.metrics.command",

@@ -19,7 +19,7 @@ SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_cou
 
 METRICS = OF_WRITES | {
     name: Metric(name, "gauge", ("query", "stream", "consumer"), doc, {})
-    for name, doc in READERS.items()
+    for name, (_, doc) in READERS.items()
 }
 """All that the exporter shows, by name."""
 

@@ -10,7 +10,7 @@ from ...mapping.subjectmapping import SubjectMapping
 from ...values import inline_or_file
 from ..screen import plain, show, show_json, table
 
-_WAY: Final = ("destination", "percent", "subject", "error")
+_WAY: Final = ("destination", "percent", "published_on", "error")
 """What is shown of a share."""
 
 
@@ -32,23 +32,10 @@ def explain_mapping(mapping: str, subjects: tuple[str, ...], as_json: bool) -> N
         explained = [rules.explain(subject) for subject in subjects]
     except ValueError as error:
         raise click.UsageError(plain(error)) from None
-    found: list[dict[str, Any]] = [
-        {"subject": each.subject, "rule": each.source, "also_match": list(each.competitors),
-         "becomes": [dict(zip(_WAY, share, strict=True)) for share in each.shares]}
-        for each in explained
-    ]  # fmt: skip
-    if as_json:
-        show_json(found)
-        return
-    show(table([
-        {
-            "subject": "" if place else each["subject"],
-            "rule": "" if place else each["rule"] or "none matches",
-            "also match, in order": "" if place else ", ".join(each["also_match"]),
-            "destination": way["destination"],
-            "share": f"{way['percent']} %",
-            "is published on": f"error: {way['error']}" if way["error"] else way["subject"],
-        }
-        for each in found
-        for place, way in enumerate(each["becomes"])
-    ]))  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"subject": of.subject, "rule": of.source, "also_match": list(of.competitors)}
+        | dict(zip(_WAY, share, strict=True))
+        for of in explained
+        for share in of.shares
+    ]
+    show_json(rows) if as_json else show(table(rows))

@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+import time
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from ...client.options import ConnectionOptions
 from ...errors import CheckpointError, JetStreamError
-from ...values import consumer_name
-from ..connecting import SECONDS, Kind, client_of, connects
+from ..connecting import SECONDS, client_of, connects
 from ..files import checkpoint_files
-from ..screen import plain, show, show_json, table, warn
-from ..stopping import Stop
+from ..screen import show, show_json, table
 from .findings import Report
 from .looking import Inspector
 
 PROBLEMS: Final = 3
 
-_HIDDEN: Final = ("group", "ack_floor", "last_active", "created", "waiting", "leader")
+_HIDDEN: Final = ("bytes", "discard", "policy", "pinned", "pinned_since", "delivered")
 """Columns that the document has and a screen has not."""
 
-_STATUS: Final = (
-    "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 3: there is a problem,"
-    " the output says which; 130: interrupted."
-)
 
-
-@click.command(epilog=_STATUS)
+@click.command()
 @click.option("--stream", metavar="NAME", help="A stream; `ORDERS-*` for all of a layout.")
-@click.option("--consumer", type=Kind("consumer", consumer_name), metavar="NAME",
-              help="A consumer, or what the names of a query's consumers begin with.")  # fmt: skip
 @click.option("--checkpoint", metavar="DIR",
               help="A query's checkpointLocation: a path, or a URI that Spark reaches (needs"
               " Java).")  # fmt: skip
-@click.option("--checkpoint-timeout", type=SECONDS, metavar="TIME", default="60s",
-              show_default=True, help="Longest wait for another file system.")  # fmt: skip
 @click.option("--watch", is_flag=False, flag_value="2", type=SECONDS, metavar="[TIME]",
               help="Look again so often, until Ctrl-C; 2s where no time is given.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, with --watch one a line.")
 @connects
 def inspect(
-    connection: ConnectionOptions, stream: str | None, consumer: str | None,
-    checkpoint: str | None, checkpoint_timeout: float, watch: float | None, as_json: bool,
+    connection: ConnectionOptions, stream: str | None, checkpoint: str | None, watch: float | None,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """
     Shows queries and streams, and what is wrong with them.
@@ -56,28 +45,24 @@ def inspect(
 
     \b
     pyspark-jetstream inspect
-    pyspark-jetstream inspect --stream FLIGHTS --consumer alerts
+    pyspark-jetstream inspect --stream FLIGHTS
     pyspark-jetstream inspect --checkpoint /checkpoints/alerts --watch 10
     pyspark-jetstream inspect --checkpoint hdfs://name/checkpoints/alerts --json
     """
-    of = checkpoint_files(checkpoint, checkpoint_timeout) if checkpoint else nullcontext()
-    with of as files, client_of(connection) as client:
-        inspector = Inspector(client, stream, consumer, files)
+    files = checkpoint_files(checkpoint) if checkpoint else None
+    with client_of(connection) as client:
+        inspector = Inspector(client, stream, files)
         if watch is not None:
             _watch(inspector, watch, as_json)
-            return 0
         report = inspector.look()
-    if as_json:
-        show_json(asdict(report))
-    else:
-        _show(report)
+    _show(report, as_json)
     return PROBLEMS if report.problems else 0
 
 
-def _watch(inspector: Inspector, interval_s: float, as_json: bool) -> None:
-    """Looks again and again until Ctrl-C or SIGTERM, also after errors that may pass."""
-    stopped, is_first = Stop(), True
-    while not stopped():
+def _watch(inspector: Inspector, interval_s: float, as_json: bool) -> NoReturn:
+    """Looks again and again until Ctrl-C, also after errors that may pass, but for the first."""
+    is_first = True
+    while True:
         try:
             report = inspector.look()
             if as_json:
@@ -88,25 +73,28 @@ def _watch(inspector: Inspector, interval_s: float, as_json: bool) -> None:
         except JetStreamError as error:
             if is_first or not (error.retryable or isinstance(error, CheckpointError)):
                 raise
-            warn([plain(error)])
+            show(str(error), to_stderr=True)
         is_first = False
-        stopped.wait(interval_s)
+        time.sleep(interval_s)
 
 
-def _show(report: Report) -> None:
-    """Prints a report for people: the problems last, where they are seen."""
+def _show(report: Report, as_json: bool = False) -> None:
+    """Prints a report; for people the problems last, where they are seen."""
+    if as_json:
+        show_json(asdict(report))
+        return
     show(f"{report.time}  {report.server}")
     if report.checkpoint is not None:
         of = report.checkpoint
         stands = f"batch {of['planned']} planned, last committed: {of['committed']}"
         show(f"checkpoint {of['path']}", f"query {of['query']}, {stands}")
-    for title in ("streams", "consumers", "positions", "claims", "writes"):
+    for title in ("streams", "consumers", "positions", "writes"):
         rows: list[dict[str, Any]] = getattr(report, title)
         if rows:
             shown = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
             show("", table(shown, title.capitalize()))
     if not report.streams and report.checkpoint is None:
-        show("nothing of Spark's is here: no consumer of a query, no ledger, no partitions")
+        show("nothing of Spark's is here: no consumer of a query, no ledger")
     show("", *(f"note: {note}" for note in report.notes))
     count = len(report.problems)
     show(f"{count} problem{'s' * (count > 1)}:" if count else "no problem")

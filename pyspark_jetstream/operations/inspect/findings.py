@@ -4,8 +4,7 @@ What a look at a server and a checkpoint shows, and what of it is a problem.
 Rule 1: what a query takes for granted is judged by the query's own list (`fetch.assumptions`,
 `fetch.dataloss`), so there is a problem where a query would stop. A problem is what costs messages,
 or will when the query starts again; a query that has ended is none, as somebody may have stopped
-it. Each has the command that mends it, where there is one. A note is what may be nothing: a
-consumer beyond the checkpoint belongs to one that was set back, or to two queries.
+it. Each has the command that mends it, where there is one. A note is what may be nothing.
 Rule 2: this module performs no I/O and reads no clock.
 
 Each function makes the row that people and programs get, so the names in it count, and adds to the
@@ -21,13 +20,13 @@ from typing import Any, Final
 
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
 from ...fetch.assumptions import Assumption, consumer_changes, resumed_by
-from ...fetch.dataloss import Loss, Sign, loss_of
+from ...fetch.dataloss import Sign, loss_of
 from ...fetch.durable import DESCRIPTION, Durable, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
 from ...fetch.own import NAMES
 from ...fetch.owner import FILTER, Owner
 from ...readstream.offsets import Offset
-from ...readstream.shared.claims import ClaimedOffset, length
+from ...readstream.shared.claims import ClaimedOffset
 from ...write.exactlyonce.records import Committed
 
 Row = dict[str, Any]
@@ -35,11 +34,8 @@ Row = dict[str, Any]
 _NEAR: Final = 90
 """Per cent of a limit at which a stream that refuses what is too much is noted."""
 
-_NAMED: Final = 4
-"""Consumers that one line names."""
-
-_NEVER: Final = "0001-01-01T00:00:00Z"
-"""The server's word for a time that has not been."""
+_GO_ON: Final = "to go on with what is there, start the query with failOnDataLoss=false"
+_NEW_CHECKPOINT: Final = "give the query a new checkpointLocation, or the stream that it had"
 
 
 @dataclass
@@ -53,8 +49,6 @@ class Report:
     consumers: list[Row] = field(default_factory=list)
     positions: list[Row] = field(default_factory=list)
     """Partitions of the checkpoint's sources."""
-    claims: list[Row] = field(default_factory=list)
-    """Those of sources that share their consumers."""
     writes: list[Row] = field(default_factory=list)
     """Last batches in the ledger, a row a target."""
     problems: list[str] = field(default_factory=list)
@@ -66,13 +60,11 @@ class Report:
 class Seen:
     """What the server has of the streams and consumers of a checkpoint."""
 
-    command: Callable[[str], str]
-    """A command line in quotes, as it reaches the server that was asked (`ConnectionOptions`)."""
     streams: Mapping[str, StreamInfo]
     """By name, as far as they are there."""
-    consumers: Mapping[tuple[str, str], ConsumerInfo | None]
+    consumers: dict[tuple[str, str], ConsumerInfo | None]
     """By stream and name, as far as they are there; None where no leader answers."""
-    outgrown: Collection[str] = ()
+    replaced: Collection[str] = ()
     """Streams in which another message stands than when the checkpoint was written."""
 
 
@@ -81,85 +73,76 @@ class Seen:
 
 def add_stream(report: Report, info: StreamInfo, command: Callable[[str], str]) -> None:
     """A stream, with how near it is to its limits."""
-    config, cluster, where = info.config, info.cluster, f"stream {info.name}"
-
-    def limit(key: str) -> int | None:
-        value = int(config.get(key) or 0)
-        return value if value > 0 else None
-
-    most, room, refuses = limit("max_msgs"), limit("max_bytes"), config.get("discard") == "new"
-    parts = [100 * n // of for n, of in ((info.messages, most), (info.bytes, room)) if of]
-    mean = info.bytes / max(1, info.messages)
-    is_full = (most and info.messages >= most) or (room and info.bytes + mean > room)
-    age = limit("max_age")
-    report.streams.append({
-        "stream": info.name, "retention": info.retention,
-        "messages": info.messages, "bytes": info.bytes, "used_percent": max(parts, default=None),
-        "max_messages": most, "max_bytes": room, "max_age_s": age / 1e9 if age else None,
-        "max_per_subject": limit("max_msgs_per_subject"),
-        "discard": config.get("discard") if most or room else None,
-        "first": info.first_seq, "last": info.last_seq,
-        "subjects": list(config.get("subjects") or ()),
-        "replicas": info.replicas, "leader": cluster.get("leader") or None, "created": info.created,
-    })  # fmt: skip
-    report.problems += [
-        f"{where}: replica {each.get('name')} is offline: start that server again"
-        for each in cluster.get("replicas") or ()
-        if each.get("offline")
+    where, mean = f"stream {info.name}", info.bytes / max(1, info.messages)
+    counts = [("msgs", "messages", info.messages, 1), ("bytes", "bytes", info.bytes, mean)]
+    limits = [
+        (limit, *count)
+        for count in counts
+        if (limit := info.config.get(f"max_{count[0]}") or 0) > 0
     ]
-    if refuses and is_full:
-        report.problems.append(
-            f"{where}: is full, and refuses what is published (discard new); {_room(info, command)}"
-        )
-    elif refuses and max(parts, default=0) >= _NEAR:
-        report.notes.append(f"{where}: {max(parts)}% of a limit is used; {_room(info, command)}")
+    percent = max((100 * used // limit for limit, _, _, used, _ in limits), default=None)
+    report.streams.append({
+        "stream": info.name, "retention": info.retention, "messages": info.messages,
+        "bytes": info.bytes, "used_percent": percent,
+        "discard": info.config.get("discard") if limits else None,
+        "first": info.first_seq, "last": info.last_seq,
+        "subjects": list(info.config.get("subjects") or ()),
+    })  # fmt: skip
+    if percent is None or info.config.get("discard") != "new":
+        return
+    flags = " ".join(f"--max-{flag}=…" for _, flag, *_ in limits)
+    has = " and ".join(f"{limit:,} {of}" for limit, _, of, *_ in limits)
+    room = f"its limit is {has}: make room, or raise it"
+    mend = f"{room} ({command(f'nats stream edit {info.name} {flags}')})"
+    if any(used + one > limit for limit, _, _, used, one in limits):
+        refuses = "is full, and refuses what is published (discard new)"
+        report.problems.append(f"{where}: {refuses}; {mend}")
+    elif percent >= _NEAR:
+        report.notes.append(f"{where}: {percent}% of a limit is used; {mend}")
 
 
-def _room(info: StreamInfo, command: Callable[[str], str]) -> str:
-    """The limits of a stream that is full, and what raises them."""
-    given, flags = [], ""
-    for key, flag, of in (("max_msgs", "msgs", "messages"), ("max_bytes", "bytes", "bytes")):
-        if (limit := int(info.config.get(key) or 0)) > 0:
-            given.append(f"{limit:,} {of}")
-            flags += f" --max-{flag}=…"
-    how = f"raise it ({command(f'nats stream edit {info.name}{flags}')})"
-    return f"its limit is {' and '.join(given)}: make room, or {how}"
+def consumer_row(stream: str, answer: Mapping[str, Any]) -> Row:
+    """
+    A consumer of a CONSUMER.LIST answer: whose it is, who sits there, and how far it is. One that
+    queries share names none of them, and is known by how it is dealt out.
+    """
+    config, name = answer.get("config") or {}, str(answer.get("name"))
+    owner, policy = Owner.of(config), config.get("priority_policy")
+    (group, *_) = answer.get("priority_groups") or [{}]
+    pinned, acks = group.get("pinned_client_id") or None, config.get("ack_policy", "none") != "none"
+    is_shared = policy in ("overflow", "prioritized") and config.get("ack_policy") == "explicit"
+    query = (owner.name or owner.query) if owner else name.rpartition("-")[0] if is_shared else ""
+    is_seat, waits = owner is not None and policy == "pinned_client", answer.get("num_waiting")
+    filters = config.get("filter_subjects") or [config.get("filter_subject")]
+    return {
+        "consumer": name, "stream": stream, "lag": int(answer.get("num_pending") or 0),
+        "query": query or (name if owner or is_shared else None),
+        "host": owner.host if owner else None,
+        "runs": bool(pinned or waits) if is_seat else None, "policy": policy,
+        "pinned": pinned, "pinned_since": group.get("pinned_ts") if pinned else None,
+        "filters": [each for each in filters if each],
+        "delivered": int((answer.get("delivered") or {}).get("stream_seq") or 0),
+        "ack_pending": int(answer.get("num_ack_pending") or 0) if acks else None,
+        "redelivered": int(answer.get("num_redelivered") or 0) if acks else None,
+        "paused_until": config.get("pause_until") if answer.get("paused") else None,
+    }  # fmt: skip
 
 
 def add_consumer(
     report: Report, stream: str, answer: Mapping[str, Any], command: Callable[[str], str],
     retention: str = "limits",
 ) -> None:  # fmt: skip
-    """A consumer of a CONSUMER.LIST answer: whose it is, who sits there, and how far it is."""
-    config, delivered = answer.get("config") or {}, answer.get("delivered") or {}
-    owner, name = Owner.of(config) or Owner("", "", 0), str(answer.get("name"))
-    group = (answer.get("priority_groups") or [{}])[0]
-    groups, one = config.get("priority_groups") or [""], config.get("filter_subject")
-    pinned = group.get("pinned_client_id") or None
-    since, waiting = str(group.get("pinned_ts") or _NEVER), int(answer.get("num_waiting") or 0)
-    is_pinned = config.get("priority_policy") == "pinned_client"
-    report.consumers.append({
-        "consumer": name, "stream": stream, "lag": int(answer.get("num_pending") or 0),
-        "query": owner.name or owner.query or None, "host": owner.host or None,
-        "runs": bool(pinned or waiting) if owner.query and is_pinned else None,
-        "policy": config.get("priority_policy") if groups[0] else None, "group": groups[0] or None,
-        "pinned": pinned, "pinned_since": since if pinned and since != _NEVER else None,
-        "waiting": waiting,
-        "filters": config.get("filter_subjects") or [one] * bool(one),
-        "delivered": int(delivered.get("stream_seq") or 0),
-        "last_active": delivered.get("last_active") or None,
-        "ack_floor": int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
-        "ack_pending": int(answer.get("num_ack_pending") or 0),
-        "redelivered": int(answer.get("num_redelivered") or 0),
-        "paused_until": config.get("pause_until") if answer.get("paused") else None,
-    })  # fmt: skip
-    if not owner.query or name.startswith(NAMES):
+    """A consumer, and what somebody has done to it."""
+    report.consumers.append(row := consumer_row(stream, answer))
+    config, name = answer.get("config") or {}, row["consumer"]
+    if Owner.of(config) is None or name.startswith(NAMES):
         return
-    where, info = f"consumer {stream}/{name}", consumer_info_of(dict(answer))
+    info = consumer_info_of(dict(answer))
     is_shared = config.get("description") != DESCRIPTION  # and made otherwise
     made = Durable(
-        partition=0, stream=stream, name=name, group=groups[0], retention=retention,
+        partition=0, stream=stream, name=name, group=(config.get("priority_groups") or [""])[0],
         filter=(config.get("metadata") or {}).get(FILTER, config.get("filter_subject")) or None,
+        retention=retention,
     )  # fmt: skip
     of_query = name if is_shared else re.sub(r"-\d+$", "", name)  # one command for all partitions
     for change in consumer_changes(consumer_config(made), info):
@@ -169,7 +152,7 @@ def add_consumer(
             continue
         else:
             mend = f"; {way_back(stream, name, retention == 'limits', command)}"
-        report.problems.append(f"{where}: {change.text}{mend}")
+        report.problems.append(f"consumer {stream}/{name}: {change.text}{mend}")
 
 
 def add_silent(report: Report, stream: str, consumer: str) -> None:
@@ -180,7 +163,7 @@ def add_silent(report: Report, stream: str, consumer: str) -> None:
     )
 
 
-def add_idle(report: Report, command: Callable[[str], str]) -> None:
+def add_idle(report: Report) -> None:
     """Notes the queries that do not run, or are amid a batch, while messages wait for them."""
     waiting: dict[tuple[str, str], list[Row]] = {}
     for row in report.consumers:
@@ -189,18 +172,17 @@ def add_idle(report: Report, command: Callable[[str], str]) -> None:
     for (query, host), its in waiting.items():
         if not (lag := sum(row["lag"] for row in its)):
             continue
-        remove = [command(f"nats consumer rm {e['stream']} {e['consumer']}") for e in its[:_NAMED]]
         report.notes.append(
             f"query {query} does not run, or is amid a batch, and {lag:,} messages wait for it. If"
             f" nobody stopped it, look at the end of its log on host {host}, and start it again"
-            " over its checkpoint. If the checkpoint is gone, remove its consumers:"
-            f" {', '.join(remove)}{', …' if len(its) > _NAMED else ''}"
+            " over its checkpoint"
         )
 
 
 def add_write(
-    report: Report, write: str, last: Committed, seen: Seen, forget: str, is_asked: bool
-) -> None:
+    report: Report, write: str, last: Committed, streams: Mapping[str, StreamInfo],
+    forget: str, is_asked: bool,
+) -> None:  # fmt: skip
     """
     The last batch that a query has written, and its targets.
 
@@ -211,7 +193,7 @@ def add_write(
     for target in last.streams.values():
         row = {"write": write, "batch": last.batch, "stream": target.name, "up_to": target.end}
         report.writes.append(row)
-        if (why := target.loss(seen.streams.get(target.name))) is not None:
+        if (why := target.loss(streams.get(target.name))) is not None:
             (report.problems if is_asked else report.notes).append(
                 f"write {write}, stream {target.name}: {why}. If that is meant, {forget} makes the"
                 " ledger forget the query, and it may write on"
@@ -221,106 +203,61 @@ def add_write(
 # ── what the checkpoint says ─────────────────────────────────────────────────────────────────
 
 
-def is_ours(value: Any) -> bool:
-    """Whether a JSON value in a checkpoint is an offset of this package, of whatever version."""
-    if not isinstance(value, Mapping) or "version" not in value:
-        return False
-    return "initial" in value or {"consumer", "streams"} <= value.keys()
-
-
-def read_up_to(committed: Offset | None, planned: Offset, index: int, stream: str) -> int:
-    """The last sequence of partition `index` that is in a batch that is done."""
-    if committed is not None and committed.streams.get(stream) == planned.streams.get(stream):
-        return committed.sequences[index]
-    # Of a stream that was made anew, or gone over to, or before the first batch.
-    return (planned.resumed or planned.base)[index]
-
-
 def add_position(
-    report: Report, source: str, partition: SubjectPartition, committed: Offset | None,
-    planned: Offset, seen: Seen, behind: int | None,
+    report: Report, source: str, partition: SubjectPartition, ends: tuple[Offset, Offset],
+    seen: Seen,
 ) -> None:  # fmt: skip
     """
     A partition of a checkpoint beside what the server holds.
 
     Args:
-        planned: what the last batch that was planned ends with; `committed` the last done.
-        behind: messages that are in no batch that is done, where the server can tell.
+        ends: of the last batch that is done, in the layout of the second one: of the last planned.
     """
+    committed, planned = ends
     index, stream = partition.index, partition.stream
-    info, key = seen.streams.get(stream), (stream, f"{planned.consumer}-{partition.index}")
-    consumer = seen.consumers.get(key)
-    done, upto = read_up_to(committed, planned, index, stream), planned.sequences[index]
-    where = f"source {source}, partition {index} of {stream}"
-    loss: Loss | None = None
-    if info is None:
-        report.problems.append(f"{where}: stream is gone; {_NEW_CHECKPOINT}")
-    else:
-        created = planned.streams.get(stream, "")
-        loss = loss_of(info, created, upto, stream in seen.outgrown)
-        loss = loss or loss_of(info, created, done)
-        if loss is not None:
-            report.problems.append(f"{where}: {_in_short(loss, info, done, upto, partition)}")
-        # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
-        if committed is not None and info.retention != "limits" and key not in seen.consumers:
-            report.problems.append(f"{where}: {Assumption.CONSUMER_THERE.value}; {_GO_ON}")
-        made = planned.consumers.get(index) if info.retention == "interest" else None
-        if made is not None and consumer is not None and consumer.created != made.created:
-            report.problems.append(f"{where}: {Assumption.SAME_CONSUMER.value}; {_GO_ON}")
-    if loss is None and consumer is not None and consumer.stream_seq > upto:
-        report.notes.append(f"{where}: consumer beyond the checkpoint, mostly until the next batch")
-    is_other = info is None or (loss is not None and loss.sign is Sign.ANEW)
+    info, key = seen.streams.get(stream), (stream, f"{planned.consumer}-{index}")
+    created, upto = planned.streams.get(stream, ""), planned.sequences[index]
+    # Of a stream that was made anew the batch that is done says nothing.
+    is_same = committed.streams.get(stream) == created
+    done = (committed.sequences if is_same else planned.resumed or planned.base)[index]
     report.positions.append({
-        "source": source, "consumers": planned.consumer,
-        "partition": index, "stream": stream, "filter": partition.filter,
+        "source": source, "partition": index, "stream": stream, "filter": partition.filter,
         "committed": done, "planned": upto,
         "first": info.first_seq if info else None, "last": info.last_seq if info else None,
-        "at_consumer": consumer.stream_seq if consumer is not None else None,
-        "uncommitted": None if is_other else behind,
     })  # fmt: skip
-
-
-_GO_ON: Final = "to go on with what is there, start the query with failOnDataLoss=false"
-_NEW_CHECKPOINT: Final = "give the query a new checkpointLocation, or the stream that it had"
-
-
-def _in_short(loss: Loss, info: StreamInfo, done: int, upto: int, of: SubjectPartition) -> str:
-    """A stream's problem with its numbers, and what there is to do."""
-    if loss.sign is Sign.SHORTER:
-        what = f"{loss.sign.value}: it ends at {info.last_seq:,}, the checkpoint is at {upto:,}"
-    elif loss.sign is Sign.REMOVED:
-        bound = "up to " if of.filter is not None else ""
-        what = f"{bound}{info.first_seq - 1 - done:,} {loss.sign.value}"
+    where, problems = f"source {source}, partition {index} of {stream}", []
+    if info is None:
+        problems.append(f"stream is gone; {_NEW_CHECKPOINT}")
     else:
-        what = str(loss.sign.value)
-    return f"{what}; {_NEW_CHECKPOINT if loss.sign is Sign.ANEW else _GO_ON}"
+        loss = loss_of(info, created, upto, stream in seen.replaced) or loss_of(info, created, done)
+        if loss is not None:
+            mend = _NEW_CHECKPOINT if loss.sign is Sign.ANEW else _GO_ON
+            problems.append(f"{loss.text}; {mend}")
+        # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
+        consumer = seen.consumers.get(key)
+        if info.retention != "limits" and key not in seen.consumers:
+            problems.append(f"{Assumption.CONSUMER_THERE.value}; {_GO_ON}")
+        made = planned.consumers.get(index) if info.retention == "interest" else None
+        if made is not None and consumer is not None and consumer.created != made.created:
+            problems.append(f"{Assumption.SAME_CONSUMER.value}; {_GO_ON}")
+        owner = Owner.of(consumer.config) if consumer is not None else None
+        is_taken = owner is not None and owner.query != planned.query and not owner.standby
+        if is_taken and planned.query:
+            mend = "give one of the two queries another consumer"
+            problems.append(f"consumer '{key[1]}' is that of {owner}: {mend}")
+    report.problems += [f"{where}: {problem}" for problem in problems]
 
 
-def add_claims(
-    report: Report, source: str, partition: SubjectPartition, claims: ClaimedOffset,
-    committed: bool, seen: Seen,
-) -> None:  # fmt: skip
-    """Claims of a batch on a partition that is read with others."""
-    called, stream = str(partition.index), partition.stream
-    by_count = claims.claims.get(called, {})
-    ranges = [span for ranges in by_count.values() for span in ranges]
-    state, key = seen.streams.get(stream), (stream, f"{claims.consumer}-{called}")
-    consumer = seen.consumers.get(key)
-    where = f"source {source}, partition {called} of {stream}"
-    if state is None:
-        report.problems.append(f"{where}: stream is gone; {_NEW_CHECKPOINT}")
-    elif state.created != claims.streams.get(stream):
-        report.problems.append(f"{where}: {Sign.ANEW.value}; {_NEW_CHECKPOINT}")
-    else:
-        gone = sum(max(0, min(high + 1, state.first_seq) - low) for low, high in ranges)
-        if gone and not committed:
-            report.problems.append(f"{where}: {gone:,} claimed messages left the stream; {_GO_ON}")
-        if key not in seen.consumers:
-            report.problems.append(f"{where}: {Assumption.CONSUMER_THERE.value}; {_GO_ON}")
-    report.claims.append({
-        "source": source, "consumers": claims.consumer, "policy": claims.policy,
-        "partition": partition.index, "stream": stream, "claimed": claims.count(called),
-        "first": min(ranges)[0] if ranges else None, "last": max(ranges)[1] if ranges else None,
-        "redelivered": sum(length(ranges) for count, ranges in by_count.items() if count > 1),
-        "ack_pending": consumer.num_ack_pending if consumer is not None else None,
-    })  # fmt: skip
+def add_shared(report: Report, source: str, planned: ClaimedOffset, seen: Seen) -> None:
+    """A source that shares its consumers, whose rows are among the consumers."""
+    for stream, created in planned.streams.items():
+        info, where = seen.streams.get(stream), f"source {source}, stream {stream}"
+        if info is None:
+            report.problems.append(f"{where}: stream is gone; {_NEW_CHECKPOINT}")
+        elif info.created != created:
+            report.problems.append(f"{where}: {Sign.ANEW.value}; {_NEW_CHECKPOINT}")
+    there = {name for _, name in seen.consumers}
+    for name in (f"{planned.consumer}-{index}" for index in range(planned.partitions)):
+        if name not in there:
+            gone = f"consumer '{name}': {Assumption.CONSUMER_THERE.value}"
+            report.problems.append(f"source {source}, {gone}; {_GO_ON}")

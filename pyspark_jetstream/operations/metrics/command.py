@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from typing import NoReturn
 
 import click
 
 from ...client.options import ConnectionOptions
 from ...values import subject_filter
-from ..connecting import SECONDS, Kind, client_of, connects
+from ..connecting import Kind, client_of, connects
 
 
 def address(text: str) -> tuple[str, int]:
@@ -20,10 +19,10 @@ def address(text: str) -> tuple[str, int]:
     Raises:
         ValueError: It is none.
     """
-    where = urlsplit(f"//{text}")
-    if where.hostname is None or where.port is None or "@" in text:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
         raise ValueError(f"expected HOST:PORT such as 127.0.0.1:9464, got '{text}'")
-    return where.hostname, where.port
+    return host.strip("[]"), int(port)
 
 
 @click.command()
@@ -33,21 +32,9 @@ def address(text: str) -> tuple[str, int]:
 @click.option("--metrics-subject", type=Kind("subject", subject_filter), metavar="SUBJECT",
               default="spark.jetstream.metrics", show_default=True,
               help="Subject of the reports.")  # fmt: skip
-@click.option("--silent", type=SECONDS, metavar="TIME", default="30s", show_default=True,
-              help="Drop the gauges of a writer that is silent for so long.")  # fmt: skip
-@click.option("--stream", "streams", multiple=True, metavar="NAME",
-              help="Look for readers in this stream; repeatable; default: all.")  # fmt: skip
-@click.option("--every", type=SECONDS, metavar="TIME", default="10s", show_default=True,
-              help="Ask the server for readers so often.")  # fmt: skip
-@click.option("--readers/--no-readers", "asks", default=True, show_default=True,
-              help="Ask the server for readers at all.")  # fmt: skip
 @connects
 def metrics(
-    connection: ConnectionOptions,
-    listen: tuple[str, int],
-    metrics_subject: str,
-    silent: float,
-    **of_readers: Any,
+    connection: ConnectionOptions, listen: tuple[str, int], metrics_subject: str
 ) -> NoReturn:
     """
     Serves metrics of reads and writes to Prometheus.
@@ -64,10 +51,9 @@ def metrics(
     from .exporter import Exporter
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    exporter = Exporter(silent)
+    exporter = Exporter()
     with client_of(connection) as client:
         client.connection.ping(client.options.request_timeout_s)
         exporter.serve(*listen)
-        if of_readers["asks"]:
-            exporter.ask(connection, of_readers["streams"], of_readers["every"])
+        exporter.ask(connection)
         exporter.follow(client, metrics_subject)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from threading import Lock, Thread
 from typing import Final, NoReturn
@@ -18,13 +17,16 @@ from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, NotConnectedError
 from ...publish.metrics import METRICS, MICRO, ZEROS, MetricsReport, MetricsSnapshot
 from ...sanitize import get_logger
-from .readers import READERS, Reader, readers
+from .readers import readers
 from .reports import Reports, Series
 
 logger = get_logger(__name__)
 
-_WARN_S: Final = 1.0
-"""Shortest time between two log lines about messages that are no reports."""
+_EVERY_S: Final = 5.0
+"""The server is asked for readers so often."""
+
+_LEFT_OUT: Final = 1_000
+"""The first one of so many messages that are no reports is logged."""
 
 _IDLE_S: Final = 10.0
 """A connection that is silent for so long is checked by a PING; its PONG has as long to come."""
@@ -33,31 +35,24 @@ _IDLE_S: Final = 10.0
 class Exporter(Collector):
     """All that is known; threads that listen and ask write it, scrapes read it."""
 
-    def __init__(self, silent_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reports = Reports(silent_s)
-        self._clock = clock
-        self._epoch = time.time() - clock()
-        self._lock = Lock()
-        self._readers: list[Reader] = []
-        self._left_out, self._warn_at = 0, -math.inf
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._reports, self._clock, self._lock = Reports(), clock, Lock()
+        self._readers: list[core.Metric] = []
+        self._left_out = 0
 
     def serve(self, host: str, port: int) -> None:
         """Answers scrapes from now on, in threads of their own."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         server, _ = start_http_server(port, host, registry)
-        shown = f"[{host}]" if ":" in host else host
-        logger.info("serving http://%s:%d/metrics", shown, server.server_port)
+        logger.info("serving http://%s:%d/metrics", host, server.server_port)
 
     def collect(self) -> Iterator[core.Metric]:
         """What Prometheus gets."""
         with self._lock:
-            now = self._clock()
-            totals, asked = self._reports.totals(now), self._readers
-            since = self._reports.since.items()
-            created = {series: self._epoch + at for series, at in since}
-        yield from families(totals, created)
-        yield from of_readers(asked)
+            totals, since = self._reports.totals(self._clock()), dict(self._reports.since)
+        yield from families(totals, since)
+        yield from self._readers
 
     def follow(self, client: Client, subject: str) -> NoReturn:
         """
@@ -86,21 +81,18 @@ class Exporter(Collector):
                 logger.warning("no reports come until the server answers again: %s", error)
                 time.sleep(1)
 
-    def ask(self, options: ConnectionOptions, streams: tuple[str, ...], every_s: float) -> None:
+    def ask(self, options: ConnectionOptions) -> None:
         """Asks the server for readers, again and again, in a thread of its own."""
 
         def look() -> NoReturn:
-            client, said = Client(options), ""
+            client = Client(options)
             while True:
-                found, why = [], ""
                 try:
-                    found = list(readers(JetStream(client), streams))
+                    self._readers = readers(JetStream(client))
                 except JetStreamError as error:
-                    why = str(error)
-                if why and why != said:
-                    logger.warning("the server does not say who reads: %s", why)
-                said, self._readers = why, found
-                time.sleep(every_s)
+                    self._readers = []
+                    logger.warning("the server does not say who reads: %s", error)
+                time.sleep(_EVERY_S)
 
         Thread(target=look, name="readers", daemon=True).start()
 
@@ -111,11 +103,10 @@ class Exporter(Collector):
             with self._lock:
                 self._reports.take(report, self._clock())
         except ValueError as error:
-            self._left_out += 1
-            if self._clock() >= self._warn_at:
+            if self._left_out % _LEFT_OUT == 0:
                 said = "left out %d reports so far, which count for nothing: %s"
-                logger.warning(said, self._left_out, error)
-                self._warn_at = self._clock() + _WARN_S
+                logger.warning(said, self._left_out + 1, error)
+            self._left_out += 1
 
 
 def families(
@@ -159,13 +150,3 @@ def families(
                     named = dict(zip(labels, values, strict=True))
                     histogram.add_sample(f"{metric.name}_created", named, since)
             yield histogram
-
-
-def of_readers(found: Iterable[Reader]) -> Iterator[core.Metric]:
-    """Readers in Prometheus's words."""
-    for name, doc in READERS.items():
-        gauge = core.GaugeMetricFamily(name, doc, labels=("query", "stream", "consumer"))
-        for each in found:
-            if name in each.values:
-                gauge.add_metric((each.query, each.stream, each.consumer), each.values[name])
-        yield gauge

@@ -1,7 +1,7 @@
 """
 Metrics that writers publish on `metricsSubject`, and their sum.
 
-Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
+Rule 1: no I/O and no clock; callers pass `now` (UNIX time).
 Rule 2: no count is taken twice, and none is ever taken back.
 
 A *producer* is one attempt of a task. Each of its reports has all it has counted so far, so a lost

@@ -10,17 +10,16 @@ Owns: that header, and the questions about it. Asks stream leaders only.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from ...client.info import StoredMessage, StreamInfo
+from ...client.info import StoredMessage
 from ...client.jetstream import JetStream
 from ...client.patience import Patience
 from ...client.wire import CRLF
 from ...errors import CopyMismatchError, CopyStalledError
 from ...subjects import REST
+from .plan import Feeding
 
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
@@ -28,122 +27,79 @@ SOURCE_HEADER: Final = "Nats-Stream-Source"
 LONGEST_PAUSE_S: Final = 1.0
 """The longest pause between two looks at how far copies are."""
 
-_STEP: Final = 500
+STALL_S: Final = 60.0
+"""For so long nothing may be copied before it is given up."""
+
+Progress = Callable[[str, int, int], None]
+"""Told a stream, the sequence that it has reached of what feeds it, and the one it goes up to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """Progress of one stream."""
+def settle(
+    js: JetStream, links: Mapping[str, Feeding], progress: Progress, stall_s: float = STALL_S
+) -> None:
+    """
+    Waits until each stream has what its feed holds by now; feeds come before their copies.
 
-    stream: str
-    done: int
-    """The sequence that it has reached, of what feeds it."""
-    end: int
-    """The sequence up to which it goes."""
-
-
-Progress = Callable[[Sequence[Copied]], None]
-
-
-class Feeding(NamedTuple):
-    """The source of a stream."""
-
-    feed: str
-    filter: str
-
-
-class Copies:
-    """Questions about copies and what fills them."""
-
-    def __init__(self, js: JetStream) -> None:
-        self.js = js
-
-    def last_of(self, stream: str, filter: str) -> int:
-        """The last sequence of the stream whose subject the filter matches; 0: none."""
-        (message,) = self.js.messages(stream, [{"last_by_subj": filter}])
-        if message is not None or filter != REST:
-            return message.sequence if message is not None else 0
-        # For `>` the server looks at the last sequence alone, whose message may be deleted.
-        last = self._last(stream, self.js.stream_info(stream))
-        return last.sequence if last is not None else 0
-
-    def reached(self, stream: str) -> int:
-        """The sequence in its feed of the stream's last message; 0 where it has none."""
-        last = self._last(stream, self.js.stream_info(stream))
-        return self.copied_from(stream, last) if last is not None else 0
-
-    def copied_from(self, stream: str, message: StoredMessage) -> int:
-        """
-        The sequence in its feed that a message of the stream was copied from.
-
-        Raises:
-            CopyMismatchError: It was not copied.
-        """
-        # The server's line is the last, also behind a block that ends in the middle of a line.
-        last = message.stored.removesuffix(CRLF).rpartition(CRLF)[2]
-        line = last.rpartition(f"{SOURCE_HEADER}: ".encode())
-        words = line[2].split(b" ")
-        if line[1] and len(words) > 1 and words[1].isdigit():
-            return int(words[1])
-        raise CopyMismatchError(
-            stream,
-            f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"
-            " here, and it is nowhere else; publish it where it belongs, delete it here, then run"
-            " this again",
-        )
-
-    def settle(
-        self, links: Mapping[str, Feeding], progress: Progress, stall_timeout_s: float
-    ) -> None:
-        """
-        Waits until each stream has what its feed holds by now; feeds come before their copies.
-
-        Raises:
-            CopyStalledError: Nothing came for so long.
-        """
-        before: list[Copied] = []
-        for feed in dict.fromkeys(feeding.feed for feeding in links.values()):
-            of = {name: feeding for name, feeding in links.items() if feeding.feed == feed}
-            ends = {name: self.last_of(feed, feeding.filter) for name, feeding in of.items()}
-            patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
-            while True:
-                looked = [Copied(name, self.reached(name), ends[name]) for name in of]
-                progress([*before, *looked])
-                behind = [copied for copied in looked if copied.done < copied.end]
-                if not behind:
-                    break
-                if not patience.progress(looked) and patience.over:
-                    raise self._stalled(behind[0], stall_timeout_s)
-                patience.pause()
-                for late in behind:  # the feed may have lost its last ones before they were copied
-                    last = self.last_of(feed, of[late.stream].filter)
-                    ends[late.stream] = min(late.end, last)
-            before += looked
-
-    def _stalled(self, copied: Copied, seconds: float) -> CopyStalledError:
-        (source, *_) = self.js.stream_info(copied.stream).sources or [{}]
-        error = (source.get("error") or {}).get("description") or "the server names no error"
-        return CopyStalledError(
-            copied.stream,
-            f"nothing was copied for {seconds:.0f}s at sequence {copied.done:,} of"
-            f" {copied.end:,} of its source ({error}); see what the server logs, and run this"
-            " again to go on",
-        )
-
-    def _last(self, stream: str, info: StreamInfo) -> StoredMessage | None:
-        """The last message that is there."""
-        high = info.last_seq
-        while high >= info.first_seq and info.messages:
-            sequences = range(high, max(info.first_seq, high - _STEP + 1) - 1, -1)
-            # Nearly always the first one is there.
-            for some in (sequences[:1], sequences[1:]):
-                for message in self.js.messages(stream, [{"seq": sequence} for sequence in some]):
-                    if message is not None:
-                        return message
-            high -= _STEP
-        return None
+    Raises:
+        CopyStalledError: Nothing came for so long.
+    """
+    for stream, (feed, filter_) in links.items():
+        end, patience = _last_of(js, feed, filter_), Patience(stall_s, longest_s=LONGEST_PAUSE_S)
+        while (done := _reached(js, stream)) < end:
+            progress(stream, done, end)
+            if not patience.progress(done) and patience.over:
+                (source, *_) = js.stream_info(stream).sources or [{}]
+                error = (source.get("error") or {}).get("description") or "the server names none"
+                raise CopyStalledError(
+                    stream,
+                    f"nothing was copied for {stall_s:.0f}s at sequence {done:,} of {end:,} of its"
+                    f" source (error: {error}); see what the server logs, and run this again to go"
+                    " on",
+                )
+            patience.pause()
+            # The feed may have lost its last ones before they were copied.
+            end = min(end, _last_of(js, feed, filter_))
+        progress(stream, end, end)
 
 
-def subject_counts(js: JetStream, stream: str, filter: str) -> Counter[str]:
-    """Messages by subject."""
-    return Counter(js.subject_counts(stream, [filter])[1])
+def copied_from(stream: str, message: StoredMessage) -> int:
+    """
+    The sequence in its feed that a message of the stream was copied from.
+
+    Raises:
+        CopyMismatchError: It was not copied.
+    """
+    # The server's line is the last, also behind a block that ends in the middle of a line.
+    last = message.stored.removesuffix(CRLF).rpartition(CRLF)[2]
+    line = last.rpartition(f"{SOURCE_HEADER}: ".encode())
+    words = line[2].split(b" ")
+    if line[1] and len(words) > 1 and words[1].isdigit():
+        return int(words[1])
+    raise CopyMismatchError(
+        stream,
+        f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"
+        " here, and it is nowhere else; publish it where it belongs, delete it here, then run"
+        " this again",
+    )
+
+
+def _reached(js: JetStream, stream: str) -> int:
+    """The sequence in its feed of the stream's last message; 0 where it has none."""
+    last = _last(js, stream)
+    return copied_from(stream, last) if last is not None else 0
+
+
+def _last_of(js: JetStream, stream: str, filter_: str) -> int:
+    """The last sequence of the stream whose subject the filter matches; 0: none."""
+    # For `>` the server looks at the last sequence alone, whose message may be deleted.
+    query = {"last_by_subj": filter_}
+    last = _last(js, stream) if filter_ == REST else js.message_get(stream, **query)
+    return last.sequence if last is not None else 0
+
+
+def _last(js: JetStream, stream: str) -> StoredMessage | None:
+    """The last message that is there; nearly always it has the last sequence."""
+    info = js.stream_info(stream)
+    sequences = range(info.last_seq, info.first_seq - 1, -1) if info.messages else ()
+    found = (js.message_get(stream, seq=sequence) for sequence in sequences)
+    return next((message for message in found if message is not None), None)

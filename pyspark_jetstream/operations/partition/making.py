@@ -20,46 +20,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import subjects
 from ...client.info import StreamInfo
-from ...client.jetstream import STREAM_NAME_EXISTS, JetStream
-from ...client.versions import require
-from ...errors import ApiError, CountMismatchError, PartitioningError, StreamDiffersError
-from ...fetch.layout import resolve_layout
-from ...fetch.options import plain_read
-from ...sanitize import get_logger
-from .copies import Copies, Feeding, Progress, subject_counts
+from ...client.jetstream import JetStream
+from ...errors import CountMismatchError, PartitioningError, StreamDiffersError
+from .copies import STALL_S, Progress, settle
 from .plan import PartitionPlan, differences
 
-logger = get_logger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Partitioned:
+class Partitioned(NamedTuple):
     """The partitions that were made and compared with the origin."""
 
-    numbered: str | None
     streams: dict[str, int]
     """The messages of the partitions' streams, or of the numbered stream alone."""
+    messages: int
     subjects: int
     left_out: int
     """Messages of the origin that the filter does not select."""
-
-    @property
-    def messages(self) -> int:
-        """The messages of all partitions."""
-        return sum(self.streams.values())
+    cut: int
+    """Sequence of the origin up to which the copies hold all."""
 
 
 def partition_stream(
     js: JetStream,
     plan: PartitionPlan,
     *,
-    progress: Progress | None = None,
-    stall_timeout_s: float = 60.0,
+    progress: Progress = lambda *_: None,
+    stall_timeout_s: float = STALL_S,
 ) -> Partitioned:
     """
     Makes the streams of `plan`, waits until they hold what the origin held, and compares.
@@ -67,8 +56,6 @@ def partition_stream(
     Interrupted at any point, it may simply be called again: the server goes on copying meanwhile.
 
     Args:
-        progress: told how far each stream is, in sequences of what feeds it, the numbered one
-            first, at every look.
         stall_timeout_s: how long nothing may be copied before it is given up.
 
     Raises:
@@ -77,25 +64,20 @@ def partition_stream(
         CopyStalledError: The server stopped copying.
         CountMismatchError: A copy does not hold as many messages of a subject as the origin.
     """
-    show = progress or (lambda _: None)
     origin = _checked_origin(js, plan)
     held = expected_counts(js, plan)
-    _create(js, plan, origin)
-    links = {
-        name: Feeding(hop.feed, part) for hop in plan.hops for name, part in hop.copies.items()
-    }
-    Copies(js).settle(links, show, stall_timeout_s)
-    copies = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
+    for config in _missing(js, plan, origin):
+        js.create_stream(config)
+    settle(js, plan.links, progress, stall_timeout_s)
+    copies = {name: Counter(js.subject_counts(name, [subjects.REST])[1]) for name in plan.names}
     there = js.stream_info(plan.origin).messages  # ahead of those that come while it is counted
     now = expected_counts(js, plan)
     _compare(plan, origin.config, held, copies, now)
-    final = plan.stream_names or plan.names
-    logger.info("partitioned stream=%s into=%s", plan.origin, ",".join(final))
+    final = {name: copies[name] for name in plan.stream_names or plan.names}
+    counts = {name: of.total() for name, of in final.items()}
+    left_out = max(0, there - now.total())
     return Partitioned(
-        plan.numbered_name,
-        {stream: copies[stream].total() for stream in final},
-        sum(len(copies[stream]) for stream in final),
-        max(0, there - now.total()),
+        counts, sum(counts.values()), sum(map(len, final.values())), left_out, origin.last_seq
     )
 
 
@@ -118,7 +100,7 @@ def expected_counts(js: JetStream, plan: PartitionPlan) -> Counter[str]:
     Raises:
         PartitioningError: A subject belongs to no partition.
     """
-    counts = subject_counts(js, plan.origin, plan.filter)
+    counts = Counter(js.subject_counts(plan.origin, [plan.filter])[1])
     rule = plan.rule
     if rule is not None:
         mapped: Counter[str] = Counter()
@@ -137,8 +119,6 @@ def expected_counts(js: JetStream, plan: PartitionPlan) -> Counter[str]:
 
 
 def _checked_origin(js: JetStream, plan: PartitionPlan) -> StreamInfo:
-    # Older ones ignore the transform, and would copy wrongly.
-    require(js.client.connection.version, (2, 10), "partitioning a stream")
     origin = js.stream_info(plan.origin)
     if origin.retention != "limits":
         raise PartitioningError(
@@ -146,10 +126,6 @@ def _checked_origin(js: JetStream, plan: PartitionPlan) -> StreamInfo:
             f"retention is {origin.retention}: copying would take its messages from their"
             " consumers; partition a stream with retention limits",
         )
-    if plan.partition_subject is not None:
-        told = {"partitions": plan.partitions, "partition_subject": plan.partition_subject}
-        options = plain_read(js.client.options, origin.name, **told)
-        resolve_layout(options, {origin.name: origin.config})  # raises where they disagree
     return origin
 
 
@@ -163,34 +139,18 @@ def _missing(js: JetStream, plan: PartitionPlan, origin: StreamInfo) -> list[dic
     Raises:
         StreamDiffersError: One is there, and is not the copy that is planned.
     """
-    existing = set(js.stream_names())
-    missing = []
-    for config in plan.configs(origin.config):
-        if config["name"] in existing:
-            _check_there(js, config)
-        else:
+    configs, missing = plan.configs(origin.config), []
+    found = js.stream_infos_there([config["name"] for config in configs])
+    for config, there in zip(configs, found, strict=True):
+        if there is None:
             missing.append(config)
+        elif wrong := differences(config, there.config):
+            raise StreamDiffersError(
+                there.name,
+                f"exists with another configuration ({'; '.join(wrong)}) and was left as it is;"
+                " choose other names; delete it only if nobody needs what it holds",
+            )
     return missing
-
-
-def _create(js: JetStream, plan: PartitionPlan, origin: StreamInfo) -> None:
-    for config in _missing(js, plan, origin):
-        try:
-            js.create_stream(config)
-        except ApiError as error:
-            if error.err_code != STREAM_NAME_EXISTS:
-                raise
-            _check_there(js, config)  # somebody was faster
-
-
-def _check_there(js: JetStream, config: Mapping[str, Any]) -> None:
-    wrong = differences(config, js.stream_info(config["name"]).config)
-    if wrong:
-        raise StreamDiffersError(
-            config["name"],
-            f"exists with another configuration ({'; '.join(wrong)}) and was left as it is;"
-            " choose other names; delete it only if nobody needs what it holds",
-        )
 
 
 # ── counts ───────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ... import subjects
 from ...errors import OptionError
@@ -41,22 +41,12 @@ _COPIED_SETTINGS: Final = (
 ).split()
 """Settings that mean the same for a part of the messages as for all of them."""
 
-_OF_A_COPY: Final = ("sources", "allow_direct")
-"""Settings that an existing stream must have as planned; its limits are its owner's."""
 
-_OF_OTHERS: Final = ("subject_transform", "mirror", "republish", "duplicate_window")
-"""Settings that it must not have: they would change, lose or add messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """Streams that are filled from one other."""
+class Feeding(NamedTuple):
+    """The source of a stream."""
 
     feed: str
-    copies: Mapping[str, str]
-    """By name: the filter of each copy on the feed."""
-    rule: Rule | None = None
-    """The rule for subjects; None where they stay."""
+    filter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +60,11 @@ class PartitionPlan:
 
     origin: str
     partitions: int
-    streams: str | None = None
-    """Name of the partitions' streams with `{partition}` in it; None: the numbered stream only."""
+    streams: str
+    """
+    Name of the partitions' streams with `{partition}` in it; without it that of the numbered stream
+    only.
+    """
     partition_subject: str | None = None
     """Subjects of the origin with the place of the number: `flights.{partition}.>`."""
     subject: str | None = None
@@ -80,12 +73,8 @@ class PartitionPlan:
     """Numbers, from 1, of the `*` of `subject` that are hashed; none: the whole subject."""
     destination: str | None = None
     """The transform; default: the number right after the literal beginning (`numbering`)."""
-    numbered: str | None = None
-    """Name of the numbered stream; default: `streams` with `all` for the number."""
 
     def __post_init__(self) -> None:
-        if self.partitions < 1:
-            raise OptionError("partitions", f"expected a positive integer, got '{self.partitions}'")
         if (self.partition_subject is None) == (self.subject is None):
             raise OptionError(
                 "partitionSubject",
@@ -93,21 +82,17 @@ class PartitionPlan:
                 " where they do not",
             )
         if self.partition_subject is not None:
-            for name in ("tokens", "destination", "numbered"):
+            for name in ("tokens", "destination"):
                 if getattr(self, name):
                     raise OptionError(name, "goes with subject, not with partitionSubject")
             _checked("partitionSubject", subjects.partition_token, self.partition_subject)
         else:
             _checked("subject", subjects.check_filter, self.subject or "")
-        if self.streams is None and (self.subject is None or self.numbered is None):
-            raise OptionError("streams", "required, unless subject and numbered are given")
-        if self.streams is not None and self.streams.count("{partition}") != 1:
+        count = self.streams.count("{partition}")
+        if count > 1 or (count == 0 and self.subject is None):
             raise OptionError(
                 "streams", f"expected one {{partition}} as in FLIGHTS-{{partition}}: {self.streams}"
             )
-        names = [self.origin, *self.names]
-        if len(set(names)) < len(names):
-            raise OptionError("streams", f"expected distinct names, got {', '.join(names)}")
         if self.subject is not None:
             _checked(
                 "destination", lambda text: Rule.parse(self.subject or "", text), self.transform
@@ -121,29 +106,25 @@ class PartitionPlan:
     @property
     def stream_names(self) -> tuple[str, ...]:
         """The partitions' streams, by their numbers; none in the filtered layout."""
-        if self.streams is None:
+        if "{partition}" not in self.streams:
             return ()
         return tuple(self.streams.replace("{partition}", str(p)) for p in range(self.partitions))
 
     @property
     def numbered_name(self) -> str | None:
         """The stream whose subjects are numbered; None where the origin's are."""
-        if self.subject is None:
-            return None
-        return self.numbered or (self.streams or "").replace("{partition}", "all")
+        return self.streams.replace("{partition}", "all") if self.subject is not None else None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every stream of the plan, each behind the one that feeds it."""
-        numbered = (self.numbered_name,) if self.numbered_name is not None else ()
-        return (*numbered, *self.stream_names)
+        return tuple(self.links)
 
     @property
-    def layout(self) -> str:
-        """
-        The `stream` of a reader: the partitions' streams with `{partition}`, or the numbered one.
-        """
-        return self.streams or str(self.numbered_name)
+    def reading(self) -> dict[str, str]:
+        """Options of the data source that read the layout."""
+        template = {} if self.stream_names else {"partitionSubject": self.template}
+        return {"stream": self.streams, "partitions": str(self.partitions)} | template
 
     @property
     def transform(self) -> str:
@@ -170,19 +151,15 @@ class PartitionPlan:
         return Rule.parse(self.subject, self.transform) if self.subject else None
 
     @property
-    def hops(self) -> tuple[Hop, ...]:
-        """From the origin to the partitions."""
-        hops, feed = [], self.origin
+    def links(self) -> dict[str, Feeding]:
+        """What fills each stream; feeds come before their copies."""
+        links, feed = {}, self.origin
         if self.numbered_name is not None:
-            hops.append(Hop(feed, {self.numbered_name: self.filter}, self.rule))
+            links[self.numbered_name] = Feeding(feed, self.filter)
             feed = self.numbered_name
-        if self.stream_names:
-            parts = {
-                name: subjects.partition_filter(self.template, number)
-                for number, name in enumerate(self.stream_names)
-            }
-            hops.append(Hop(feed, parts))
-        return tuple(hops)
+        for number, name in enumerate(self.stream_names):
+            links[name] = Feeding(feed, subjects.partition_filter(self.template, number))
+        return links
 
     def partition_of(self, subject: str) -> int | None:
         """The partition that a numbered subject belongs to; None if it is none of the N."""
@@ -194,18 +171,13 @@ class PartitionPlan:
         """Configurations of all streams, given the origin's; without subjects of their own."""
         settings = {key: origin[key] for key in _COPIED_SETTINGS if key in origin}
         configs = []
-        for hop in self.hops:
-            for name, part in hop.copies.items():
-                source: dict[str, Any] = {"name": hop.feed}
-                if hop.rule is not None:
-                    source["subject_transforms"] = [{"src": part, "dest": self.transform}]
-                else:
-                    source["filter_subject"] = part
-                configs.append(
-                    {"name": name, "sources": [source], "allow_direct": True}
-                    | {"metadata": self.metadata(name)}
-                    | settings
-                )
+        for name, (feed, part) in self.links.items():
+            source: dict[str, Any] = {"name": feed, "filter_subject": part}
+            if name == self.numbered_name:
+                transforms = [{"src": part, "dest": self.transform}]
+                source = {"name": feed, "subject_transforms": transforms}
+            config = {"name": name, "sources": [source], "allow_direct": True}
+            configs.append(config | {"metadata": self.metadata(name)} | settings)
         return configs
 
     def metadata(self, name: str) -> dict[str, str]:
@@ -217,22 +189,17 @@ class PartitionPlan:
 
 
 def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """Differences of an existing stream from the copy that is planned; empty where it is that."""
-    wrong = [
-        f"{key} is {there.get(key)!r} and not {planned[key]!r}"
-        for key in _OF_A_COPY
-        if there.get(key) != planned[key]
+    """
+    Differences of an existing stream from the copy that is planned; empty where it is that. Limits
+    are its owner's; what else is edited shows in the counts.
+    """
+    marks = {k: v for k, v in (there.get("metadata") or {}).items() if k.startswith(MARK)}
+    has = {"metadata": marks, "sources": there.get("sources"), "subjects": there.get("subjects")}
+    return [
+        f"its {key} are {value or 'none'} and not {planned.get(key, 'of its own')}"
+        for key, value in has.items()
+        if (value or None) != planned.get(key)
     ]
-    noted = (there.get("metadata") or {}).items()
-    marks = {k: v for k, v in noted if k.startswith(MARK)}
-    if marks != planned["metadata"]:
-        wrong.append(f"its metadata is {marks or 'of none'} and not {planned['metadata']}")
-    if there.get("retention", "limits") != "limits":
-        wrong.append(f"retention is {there['retention']}")
-    wrong += [f"it has {key} {there[key]!r}" for key in _OF_OTHERS if there.get(key)]
-    if there.get("subjects"):
-        wrong.append(f"it has subjects of its own, {there['subjects']}")
-    return wrong
 
 
 def numbering(subject: str, partitions: int, tokens: Iterable[int] = ()) -> str:

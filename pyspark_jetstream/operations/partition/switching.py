@@ -23,9 +23,9 @@ from ...readstream.offsets import Offset, is_initial
 from ...subjects import REST
 from ..batches import offsets_of, read_batches, with_offset
 from ..files import Files
-from .copies import Copies, Feeding, Progress
+from .copies import Progress, copied_from, settle
 from .making import missing_names
-from .plan import PartitionPlan
+from .plan import Feeding, PartitionPlan
 
 _KEPT: Final = ".before-switch"
 """Behind the name of the file of a batch: the same, as it was."""
@@ -34,14 +34,13 @@ _HOPS: Final = 3
 
 
 def switch(
-    js: JetStream, plan: PartitionPlan, files: Files, *, dry_run: bool, progress: Progress,
-    stall_timeout_s: float,
-) -> dict[str, Any]:  # fmt: skip
+    js: JetStream, plan: PartitionPlan, files: Files, *, dry_run: bool, progress: Progress
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """
     Switches a checkpoint to the layout of a plan that was made.
 
-    Returns the batch whose end was written, its source, and by partition (a stream, or a stream and
-    its filter) the last sequence that was read, `before` and `after`, as the two layouts count.
+    Returns up to where each new partition has read, and the batch whose end was written, its source
+    and the cut.
 
     Args:
         dry_run: only look, and change nothing.
@@ -57,24 +56,23 @@ def switch(
     offsets = offsets_of(content)
     new = _layout(plan)
     chains = _Chains(js, plan.origin)
-    found = {name: old for name, value in offsets.items() if (old := _read(value)) is not None}
-    of_origin = [
-        n
-        for n, old in found.items()
-        if all(chains.of(stream) is not None for stream in old.streams)
+    found = [
+        (name, old)
+        for name, value in offsets.items()
+        if (old := _read(value)) is not None
+        and all(chains.of(stream) is not None for stream in old.streams)
     ]
-    if len(of_origin) != 1:
+    if len(found) != 1:
         raise CheckpointError(
             files.location,
-            f"expected one source that reads '{plan.origin}' or its copies, found {len(of_origin)}",
+            f"expected one source that reads '{plan.origin}' or its copies, found {len(found)}",
         )
-    (source,) = of_origin
-    old = found[source]
+    ((source, old),) = found
     if old.layout == new:
         raise CheckpointError(files.location, f"source {source} stands in this layout already")
     _check_stopped(js, old)
     end = js.stream_info(plan.origin).last_seq
-    chains.settle([*old.streams, *new.streams], progress, stall_timeout_s)
+    chains.settle([*old.streams, *new.streams], progress)
     cut = _cut(chains, old, end)
     offset = Offset(
         sequences=(after := tuple(chains.position(p.stream, cut) for p in new)),
@@ -88,7 +86,10 @@ def switch(
         files.write(f"offsets/{batch}{_KEPT}", content.encode())
         text = with_offset(content, source, json.dumps(offset.to_json()))
         files.write(f"offsets/{batch}", text.encode())
-    return {"batch": batch, "source": source, "before": _named(old), "after": _named(offset)}
+    rows = [
+        {"partition": " ".join(place), "read_up_to": at} for place, at in offset.by_place.items()
+    ]
+    return rows, {"batch": batch, "source": source, "cut": cut}
 
 
 def undo_switch(files: Files, *, dry_run: bool) -> int:
@@ -116,7 +117,7 @@ class _Chains:
     """The hops that lead from streams to the one whose messages they hold."""
 
     def __init__(self, js: JetStream, origin: str) -> None:
-        self._js, self._origin, self._copies = js, origin, Copies(js)
+        self._js, self._origin = js, origin
         self._found: dict[str, list[tuple[str, Feeding]] | None] = {}
 
     def of(self, stream: str) -> list[tuple[str, Feeding]] | None:
@@ -136,13 +137,13 @@ class _Chains:
             self._found[stream] = chain if feed == self._origin else None
         return self._found[stream]
 
-    def settle(self, streams: list[str], progress: Progress, stall_timeout_s: float) -> None:
+    def settle(self, streams: list[str], progress: Progress) -> None:
         """Waits until these streams hold what the origin holds by now."""
         links: dict[str, Feeding] = {}
         for hop in range(_HOPS):  # feeds before their copies
             for name in streams:
                 links |= (self.of(name) or [])[hop : hop + 1]
-        self._copies.settle(links, progress, stall_timeout_s)
+        settle(self._js, links, progress)
 
     def position(self, stream: str, cut: int) -> int:
         """The sequence of a stream up to which it holds what its origin has up to a cut."""
@@ -174,7 +175,7 @@ class _Chains:
     def _fed(self, stream: str, sequence: int) -> int | None:
         """The sequence in its feed of the first message of a stream at or behind `sequence`."""
         message = self._js.message_get(stream, seq=sequence, next_by_subj=REST)
-        return self._copies.copied_from(stream, message) if message is not None else None
+        return copied_from(stream, message) if message is not None else None
 
 
 def _cut(chains: _Chains, old: Offset, end: int) -> int:
@@ -232,7 +233,7 @@ def _layout(plan: PartitionPlan) -> Layout:
     """The layout that a reader of a plan has."""
     if plan.stream_names:
         return Layout.of_numbers(plan.stream_names)
-    return Layout.of_filters(plan.layout, plan.template, plan.partitions)
+    return Layout.of_filters(plan.streams, plan.template, plan.partitions)
 
 
 def _check_stopped(js: JetStream, old: Offset) -> None:
@@ -246,8 +247,3 @@ def _check_stopped(js: JetStream, old: Offset) -> None:
         if consumer is not None and consumer.num_waiting:
             detail = f"a client waits at consumer '{name}': stop the query first"
             raise PartitioningError(each.stream, detail)
-
-
-def _named(offset: Offset) -> dict[str, int]:
-    places = offset.layout.places if offset.layout is not None else ()
-    return {" ".join(place): at for place, at in zip(places, offset.sequences, strict=True)}

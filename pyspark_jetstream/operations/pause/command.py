@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -18,35 +18,40 @@ from ..screen import show, show_json, table
 NOTHING: Final = 3
 """Exit status: a consumer was not paused, or nobody was pinned."""
 
+Act = Callable[[JetStream, str, str, dict[str, Any]], dict[str, Any]]
+"""What is done to a consumer, by its stream, its name, and what the server lists of it."""
 
-Consumer = tuple[str, str, dict[str, Any]]
-"""A consumer's stream, its name, and what the server lists of it."""
 
-
-def chosen(js: JetStream, streams: str, name: str) -> list[Consumer]:
+def of_consumers(
+    connection: ConnectionOptions, stream: str, consumer: str, as_json: bool, act: Act
+) -> list[dict[str, Any]]:
     """
-    The consumer of a name, or a query's consumers, whose names begin with it.
+    Acts on the consumer of a name, or on a query's, whose names begin with it; shows what came.
 
     Raises:
         JetStreamError: There is none, or no leader answers for one.
     """
-    known = js.stream_names() if "*" in streams else [streams]
-    found = []
-    for stream in (each for each in known if fnmatchcase(each, streams)):
-        consumers, missing = js.consumer_list(stream)
-        facts = {str(each["name"]): each for each in consumers}
-        for each in sorted([*facts, *missing]):
-            if each == name or each.startswith(f"{name}-"):
-                if each in missing:
-                    raise JetStreamError(f"consumer '{stream}.{each}' has no leader; try again")
-                found.append((stream, each, facts[each]))
-    if not found:
-        raise JetStreamError(f"stream '{streams}' has no consumer '{name}', nor '{name}-…'")
-    return found
+    rows = []
+    with client_of(connection) as client:
+        js = JetStream(client)
+        known = js.stream_names() if "*" in stream else [stream]
+        for of in (each for each in known if fnmatchcase(each, stream)):
+            consumers, missing = js.consumer_list(of)
+            facts = {str(each["name"]): each for each in consumers}
+            for name in sorted([*facts, *missing]):
+                if name == consumer or name.startswith(f"{consumer}-"):
+                    if name in missing:
+                        raise JetStreamError(f"consumer '{of}.{name}' has no leader; try again")
+                    done = act(js, of, name, facts[name])
+                    rows.append({"stream": of, "consumer": name} | done)
+    if not rows:
+        raise JetStreamError(f"stream '{stream}' has no consumer '{consumer}', nor '{consumer}-…'")
+    show_json(rows) if as_json else show(table(rows))
+    return rows
 
 
-def _of_consumers(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments of all these programs."""
+def _command(program: Callable[..., Any]) -> click.Command:
+    """A command with the arguments that all of these have."""
     program = connects(program)
     for option in (
         click.option("--json", "as_json", is_flag=True, help="One JSON document."),
@@ -56,31 +61,12 @@ def _of_consumers(program: Callable[..., Any]) -> Callable[..., Any]:
                      help="Its stream; `ORDERS-*` for all of a layout."),
     ):  # fmt: skip
         program = option(program)
-    return program
+    return click.command()(program)
 
 
-def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
-    show_json(rows) if as_json else show(table(rows))
-
-
-def _paused(
-    connection: ConnectionOptions, stream: str, consumer: str, until: datetime | None
-) -> Iterator[dict[str, Any]]:
-    with client_of(connection) as client:
-        js = JetStream(client)
-        for of, name, facts in chosen(js, stream, consumer):
-            is_paused = facts.get("paused") and facts.get("pause_remaining")
-            before = facts["config"].get("pause_until") if is_paused else None
-            now = js.pause(of, name, until) or None
-            yield {"stream": of, "consumer": name, "paused_until": now, "before": before}
-
-
-@click.command()
+@_command
 @click.option("--for", "for_s", type=SECONDS, required=True, metavar="TIME", help="Such as 10m.")
-@_of_consumers
-def pause(
-    connection: ConnectionOptions, stream: str, consumer: str, for_s: float, as_json: bool
-) -> None:
+def pause(for_s: float, **given: Any) -> None:
     """
     Pauses the consumers of a query for a time.
 
@@ -91,12 +77,11 @@ def pause(
     pyspark-jetstream pause --stream FLIGHTS --consumer alerts --for 10m
     """
     until = datetime.now(UTC) + timedelta(seconds=for_s)
-    _show(list(_paused(connection, stream, consumer, until)), as_json)
+    of_consumers(**given, act=lambda js, of, name, _: {"paused_until": js.pause(of, name, until)})
 
 
-@click.command()
-@_of_consumers
-def resume(connection: ConnectionOptions, stream: str, consumer: str, as_json: bool) -> int:
+@_command
+def resume(**given: Any) -> int:
     """
     Ends a pause before its time.
 
@@ -105,14 +90,17 @@ def resume(connection: ConnectionOptions, stream: str, consumer: str, as_json: b
     \b
     pyspark-jetstream resume --stream FLIGHTS --consumer alerts
     """
-    rows = list(_paused(connection, stream, consumer, None))
-    _show(rows, as_json)
-    return 0 if all(row["before"] for row in rows) else NOTHING
+
+    def act(js: JetStream, of: str, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+        js.pause(of, name, None)
+        return {"was_paused": bool(facts.get("paused"))}
+
+    rows = of_consumers(**given, act=act)
+    return 0 if all(row["was_paused"] for row in rows) else NOTHING
 
 
-@click.command()
-@_of_consumers
-def unpin(connection: ConnectionOptions, stream: str, consumer: str, as_json: bool) -> int:
+@_command
+def unpin(**given: Any) -> int:
     """
     Takes the pins of a query's consumers.
 
@@ -122,20 +110,12 @@ def unpin(connection: ConnectionOptions, stream: str, consumer: str, as_json: bo
     \b
     pyspark-jetstream unpin --stream FLIGHTS --consumer alerts
     """
-    rows = []
-    with client_of(connection) as client:
-        js = JetStream(client)
-        for of, name, facts in chosen(js, stream, consumer):
-            for group in facts.get("priority_groups") or ():
-                before = group.get("pinned_client_id") or None
-                js.unpin(of, name, str(group["group"]))
-                after = js.consumer_info(of, name)
-                rows.append({
-                    "stream": of, "consumer": name, "group": group["group"],
-                    "unpinned": before, "since": group.get("pinned_ts") if before else None,
-                    "pinned": after.pinned_id or None, "waiting": after.num_waiting,
-                })  # fmt: skip
-    if not rows:
-        raise JetStreamError(f"no consumer '{consumer}' of stream '{stream}' has a priority group")
-    _show(rows, as_json)
+
+    def act(js: JetStream, of: str, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+        (group, *_) = facts.get("priority_groups") or [{}]
+        if pinned := group.get("pinned_client_id"):
+            js.unpin(of, name, str(group["group"]))
+        return {"unpinned": pinned or None, "since": group.get("pinned_ts") if pinned else None}
+
+    rows = of_consumers(**given, act=act)
     return 0 if all(row["unpinned"] for row in rows) else NOTHING

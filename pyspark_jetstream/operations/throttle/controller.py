@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ...client import wire
@@ -28,9 +27,6 @@ logger = get_logger(__name__)
 
 _LOOK_S: Final = 0.1
 """Interval between two calls of `show`."""
-
-_AGAIN_S: Final = 0.005
-"""Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
 
 _LAST_S: Final = MARGIN_S - 0.1
 """Seconds before the end of a discovery when producers are asked for the last time."""
@@ -70,29 +66,25 @@ class Controller:
         an operator's holds for little longer than the second after which it is issued anew.
 
         Args:
-            patient: while nobody listens asks again, until somebody comes; else that is the end.
+            patient: asks on while nobody listens; else that is the end.
 
         Raises:
             NotConnectedError: No server can be reached; so do all methods.
         """
-        until = time.monotonic() + wait_s
-        self._serve(until - min(_LAST_S, wait_s / 2), lambda: self._pauses.nobody)
-        if not self._pauses.nobody:
+        until, self._pauses.patient = time.monotonic() + wait_s, patient
+        self._serve(until - min(_LAST_S, wait_s / 2), lambda: self._pauses.nobody and not patient)
+        if patient or not self._pauses.nobody:
             self._pauses.seek()
             self._serve(until)
-        while patient and self._pauses.nobody and not self._stopped():
-            if (now := time.monotonic()) >= until:
-                break
-            self._pauses.seek()
-            self._serve(min(until, now + _AGAIN_S))
 
     def pause(self, filter: str, reason: Reason, for_s: float) -> None:
-        """Pauses these subjects for so long, then lifts that."""
-        with self._answering():
-            until = time.monotonic() + for_s
-            self._pauses.pause(filter, reason, until)
-            self._serve(until)
-            self.lift([filter], [reason])
+        """Pauses these subjects for so long, then lifts that; answers writers that begin."""
+        self._pausing = True
+        self._connected()  # which may take its time
+        until = time.monotonic() + for_s
+        self._pauses.pause(filter, reason, until)
+        self._serve(until)
+        self.lift([filter], [reason])
 
     def lift(self, filters: Sequence[str], reasons: Sequence[Reason]) -> None:
         """Lifts pauses of exactly these filters, for these reasons, with all producers found."""
@@ -100,18 +92,6 @@ class Controller:
         of = [(filter_, reason) for filter_ in filters for reason in reasons]
         sends = [send for each in of for send in self._pauses.lift(*each, now)]
         self._serve(math.inf, lambda: not self._pauses.waiting, sends, stoppable=False)
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Answers writers that begin; not longer than somebody serves, for they wait."""
-        self._pausing = True
-        self._connected()  # which may take its time
-        yield
-        self._pausing = False
-        try:
-            self._connected().unsubscribe(self._active_sid)
-        except NotConnectedError as error:
-            logger.info("the connection broke at the end: %s", error)
 
     def _serve(
         self,

@@ -7,13 +7,11 @@ Rule 2: the operator's side of `throttleprotocol`; the writer's is `operators`.
 Each producer gets its commands by name, on `<subject>.<producer_id>`:
 
     found ──command──▸ told ──receipt──▸ acknowledged
-                        │ receipt wait is over: told again, as a pause of its connection
-                        ├──receipt──▸ paused as a whole
-                        └──silence──▸ silent, until a receipt comes after all
+                        └──receipt wait is over──▸ silent, until a receipt comes after all
 
 A producer that does not know the protocol is sent nothing. If a producer is gone, the server says
 so at once (503, nobody listens): it is not counted as silent. Receipts for reasons about a
-connection count, but nobody waits for them, as in PIP-385, except for the receipt of the fallback.
+connection count, but nobody waits for them, as in PIP-385.
 
 A command pauses for the current second and `MARGIN_S`. While the pause is wanted, the command is
 issued again each second, so no gap opens. If the operator's program dies, the pause ends soon. A
@@ -28,7 +26,6 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from ...client.wire import NO_RESPONDERS
@@ -42,7 +39,6 @@ from ...outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from ...subjects import REST
 
 MARGIN_S: Final = 0.5
 """
@@ -53,6 +49,9 @@ rest is for slow networks. What is too much does no harm, for the end of a pause
 """
 
 _SECOND_S: Final = 1.0
+_AGAIN_S: Final = 0.005
+"""Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
+
 _EXACT_S: Final = 0.001
 """Resolution of durations on the wire; a shorter difference is ignored."""
 
@@ -65,9 +64,6 @@ _MAX_SILENT: Final = 1_000
 Key: TypeAlias = tuple[str, Reason]
 """The filter and the reason of a command."""
 
-_FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
-_WHOLE: Final[Key] = (REST, _FALLBACK)
-
 
 class Send(NamedTuple):
     """A message to publish: a discovery, a command, or an answer."""
@@ -78,46 +74,16 @@ class Send(NamedTuple):
     data: bytes
 
 
-class Response(Enum):
-    """A producer's last answer to commands."""
-
-    FOUND = "found"
-    UNABLE = "does not know the protocol"
-    TOLD = "told"
-    ACKNOWLEDGED = "acknowledged"
-    WHOLE = "paused as a whole"
-    SILENT = "not acknowledged"
-
-
-class _Ask(NamedTuple):
-    """A command to one producer that it has not acknowledged."""
-
-    key: Key
-    until: float
-    is_lift: bool
-    is_last: bool
-    """Whether it is the last try: a producer that does not acknowledge it is silent."""
-
-    @property
-    def is_fallback(self) -> bool:
-        return self.is_last and not self.is_lift
-
-
 @dataclass(slots=True)
 class Member:
     """A producer, as far as this operator knows it."""
 
     producer: Producer
-    response: Response
     heard: float
     """Time of the producer's last answer."""
     receipts: int = 0
-    has_missed: bool = False
-    """Whether it left a command without a receipt before the next one came."""
-    whole_until: float = -math.inf
-    """End of its pause as a whole, if it listened to the fallback."""
-    asks: dict[int, _Ask] = field(default_factory=dict)
-    """By request_id; oldest first."""
+    asks: dict[int, Key] = field(default_factory=dict)
+    """Commands without a receipt, by request_id; oldest first."""
 
 
 @dataclass(slots=True)
@@ -140,7 +106,7 @@ class Pauses:
 
     Args:
         subject: the control subject.
-        receipt_wait_s: how long a receipt may take before the fallback (B22).
+        receipt_wait_s: how long a receipt may take before who owes it is silent (B22).
     """
 
     def __init__(self, subject: str = THROTTLE_SUBJECT, receipt_wait_s: float = 0.1) -> None:
@@ -148,12 +114,12 @@ class Pauses:
         """Producers that are there, by producer_id."""
         self.told = False
         """Whether anybody ever got a command."""
-        self.ended = 0
-        """Number of producers that were told and have ended."""
         self.silent: dict[int, str] = {}
-        """Queries of the producers that left a command and its fallback without a receipt."""
+        """Queries of the producers that left a command without a receipt."""
         self.nobody = False
         """Whether the server says that nobody listens on the control subject."""
+        self.patient = False
+        """Whether to ask on at once while nobody listens."""
         self.subject = subject
         self._receipt_wait_s = receipt_wait_s
         self._wanted: dict[Key, _WantedPause] = {}
@@ -187,22 +153,16 @@ class Pauses:
         """The commands that lift this pause, from any operator."""
         key = filter, reason
         self._wanted.pop(key, None)
-        sends = [self._tell(member, key, now, now) for member in self._able]
-        for member in self._able:
-            if member.response is Response.WHOLE:  # it has no ear for this; it is not waited for
-                self._drop(member)
-            if member.whole_until > now:
-                member.whole_until = -math.inf
-                sends.append(self._tell(member, _WHOLE, now, now))
-        return sends
+        return [self._tell(member, key, now, now) for member in self._able]
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────
 
     def due(self, now: float) -> list[Send]:
-        """Messages to publish now: fallbacks, discovery, commands that must be repeated."""
-        sends = self._overdue(now)
+        """Messages to publish now: discovery, commands that must be repeated."""
+        self._overdue(now)
+        sends = []
         if now >= self._discovery:
-            self._discovery = now + _SECOND_S
+            self._discovery = now + (_AGAIN_S if self.nobody and self.patient else _SECOND_S)
             for member in list(self.members.values()):
                 if member.heard < now - _FORGET_S and not member.asks:
                     self._end(member)
@@ -262,8 +222,7 @@ class Pauses:
         if known is not None and known.producer.supports_throttle == producer.supports_throttle:
             known.producer, known.heard = producer, now
             return []
-        response = Response.FOUND if producer.supports_throttle else Response.UNABLE
-        member = self.members[producer.producer_id] = Member(producer, response, now)
+        member = self.members[producer.producer_id] = Member(producer, now)
         return self._in_force(member, now) if producer.supports_throttle else []
 
     def _in_force(self, member: Member, now: float) -> list[Send]:
@@ -278,19 +237,11 @@ class Pauses:
         member = self._asked[receipt.request_id]
         if receipt.producer_id not in (None, member.producer.producer_id):
             return
-        self._unname(member)
         member.heard = now
         member.receipts += 1
-        ask = member.asks[receipt.request_id]
-        if ask.is_fallback:
-            self._drop(member)
-            member.response = Response.WHOLE
-            return
-        self._drop(member, ask.key)
-        if all(other.is_fallback for other in member.asks.values()):
-            self._drop(member)
-            if (member.response, ask.key[1]) != (Response.WHOLE, _FALLBACK):
-                member.response = Response.ACKNOWLEDGED
+        self._drop(member, member.asks[receipt.request_id])
+        if not member.asks:
+            self.silent.pop(member.producer.producer_id, None)
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────
 
@@ -300,25 +251,14 @@ class Pauses:
 
     def _tell(self, member: Member, key: Key, until: float, now: float) -> Send:
         """A command to a producer; it replaces earlier ones of the same filter and reason."""
-        if member.response is Response.SILENT:
-            member.has_missed = True
-            self._drop(member)
-        if member.response is Response.FOUND:
-            member.response = Response.TOLD
         self._drop(member, key)
-        return self._ask(member, key, until, now)
-
-    def _ask(
-        self, member: Member, key: Key, until: float, now: float, is_last: bool = False
-    ) -> Send:
         (filter, reason), number, to = key, next(self._ids), member.producer.producer_id
-        pause_s = max(0.0, until - now)
-        member.asks[number] = _Ask(key, until, pause_s == 0, is_last)
+        member.asks[number] = key
         self._asked[number] = member
-        if is_last or reason.is_quota:
+        if reason.is_quota:
             self._waits.append((now + self._receipt_wait_s, number))
         self.told = True
-        command = ThrottleProducer(number, reason, pause_s, filter, to)
+        command = ThrottleProducer(number, reason, max(0.0, until - now), filter, to)
         return Send(f"{self.subject}.{to}", number, command.encode())
 
     @property
@@ -328,45 +268,21 @@ class Pauses:
             self._waits.popleft()
         return self._waits[0][0] if self._waits else math.inf
 
-    def _overdue(self, now: float) -> list[Send]:
-        """The fallback of those whose receipt is missing (B23); a lift is told once more."""
-        late: dict[int, list[_Ask]] = {}
+    def _overdue(self, now: float) -> None:
+        """Names those whose receipt is missing (B23)."""
         while self._next_overdue <= now:
-            number = self._waits.popleft()[1]
-            member = self._asked[number]
-            ask, of = member.asks[number], member.producer
-            if not ask.is_last:
-                late.setdefault(of.producer_id, []).append(ask)
-                continue
-            member.response = Response.SILENT
+            member = self._asked[self._waits.popleft()[1]]
             if len(self.silent) < _MAX_SILENT:
-                self.silent[of.producer_id] = of.query
-        sends = []
-        for id, asks in late.items():
-            member = self.members[id]
-            until = max(ask.until for ask in asks)
-            if until > now and not any(ask.is_fallback for ask in member.asks.values()):
-                member.whole_until = max(member.whole_until, until)
-                sends.append(self._ask(member, _WHOLE, until, now, is_last=True))
-            sends += [
-                self._ask(member, ask.key, now, now, is_last=True) for ask in asks if ask.is_lift
-            ]
-        return sends
+                self.silent[member.producer.producer_id] = member.producer.query
 
     def _drop(self, member: Member, key: Key | None = None) -> None:
         """A producer's commands of this filter and reason, or all, are not waited for any more."""
-        for number, ask in list(member.asks.items()):
-            if key in (None, ask.key):
+        for number, of in list(member.asks.items()):
+            if key in (None, of):
                 del member.asks[number], self._asked[number]
-
-    def _unname(self, member: Member) -> None:
-        """Its receipt came after all, or it is gone: it may not have been silent."""
-        if member.response is Response.SILENT and not member.has_missed:
-            self.silent.pop(member.producer.producer_id, None)
 
     def _end(self, member: Member) -> None:
         """Forgets a producer that is gone, with what it has not acknowledged."""
-        self._unname(member)
+        self.silent.pop(member.producer.producer_id, None)
         self._drop(member)
-        if self.members.pop(member.producer.producer_id, None) is not None:
-            self.ended += member.response not in (Response.FOUND, Response.UNABLE)
+        self.members.pop(member.producer.producer_id, None)

@@ -37,11 +37,10 @@ def test_what_becomes_of_subjects(capsys, tmp_path, form):
     found = json.loads(capsys.readouterr().out)
 
     assert status == 0
-    assert EXPECTED == [
-        (each["subject"], each["rule"], each["also_match"],
-         [(way["destination"], way["percent"], way["subject"]) for way in each["becomes"]])
-        for each in found
-    ]  # fmt: skip
+    names = ("subject", "rule", "also_match", "destination", "percent", "published_on")
+    assert [tuple(each[name] for name in names) for each in found] == [
+        (*of, *way) for *of, ways in EXPECTED for way in ways
+    ]
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "140"])
@@ -53,7 +52,7 @@ def test_the_table_cuts_nothing(capsys, monkeypatch, columns):
 
     assert max(map(len, out.splitlines())) <= int(columns)
     assert "…" not in out
-    assert "error:" in out
+    assert "error" in out
 
 
 def test_it_needs_neither_spark_nor_nats_py():
@@ -69,7 +68,7 @@ def test_it_needs_neither_spark_nor_nats_py():
     )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[-1] for line in done.stdout.splitlines() if " %" in line][:2] == [
+    assert [line.split()[-1] for line in done.stdout.splitlines()][1:3] == [
         "shop.orders.v1", "shop.orders.v2"
     ]  # fmt: skip
 

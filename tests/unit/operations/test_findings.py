@@ -12,20 +12,19 @@ from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.fetch.assumptions import Made
 from pyspark_jetstream.fetch.layout import SubjectPartition
-from pyspark_jetstream.fetch.owner import FILTER
+from pyspark_jetstream.fetch.owner import FILTER, Owner
 from pyspark_jetstream.operations.inspect.findings import (
     Report,
     Row,
     Seen,
-    add_claims,
     add_consumer,
     add_idle,
     add_position,
+    add_shared,
     add_stream,
     add_write,
-    is_ours,
 )
-from pyspark_jetstream.readstream.offsets import INITIAL, Offset
+from pyspark_jetstream.readstream.offsets import INITIAL, Offset, begins
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 from pyspark_jetstream.write.exactlyonce.records import Committed
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
@@ -53,16 +52,16 @@ def position(**changes: Any) -> tuple[Row, list[str], list[str]]:
     """A position of one partition, all well but for the changes; its problems and notes."""
     given: dict[str, Any] = {
         "stream": STREAM, "consumer": CONSUMER, "committed": at(40), "planned": at(50),
-        "filter": None, "outgrown": (),
+        "outgrown": (),
     } | changes  # fmt: skip
     seen = Seen(
-        PLAIN,
         {"S": given["stream"]} if given["stream"] else {},
         {("S", "q-0"): given["consumer"]} if given["consumer"] else {},
         given["outgrown"],
     )
-    found, partition = report(), SubjectPartition(0, "S", given["filter"])
-    add_position(found, "0", partition, given["committed"], given["planned"], seen, 60)
+    found, partition = report(), SubjectPartition(0, "S")
+    committed = given["committed"] or begins(INITIAL, given["planned"])
+    add_position(found, "0", partition, (committed, given["planned"]), seen)
     assert all(each.startswith(HERE) for each in (*found.problems, *found.notes))
     short = [each.removeprefix(HERE) for each in found.problems]
     return found.positions[0], short, found.notes
@@ -76,9 +75,10 @@ def configured(**config: Any) -> StreamInfo:
 ANEW = replace(STREAM, created="t2")
 EMPTIED = configured()
 KEEPING = replace(STREAM, config={"retention": "interest"})
+OTHERS = replace(CONSUMER, config={"metadata": Owner("other", "h", 7).metadata})
+STANDBY = replace(CONSUMER, config={"metadata": Owner("other", "h", 7, standby=True).metadata})
 MADE = replace(at(50), consumers={0: Made("c1", 0)}, marks={"S": Mark("t1", 60, "m")})
 FAIL = "; to go on with what is there, start the query with failOnDataLoss=false"
-AT_50 = "the checkpoint is at 50"
 NEW = "; give the query a new checkpointLocation, or the stream that it had"
 
 
@@ -87,60 +87,54 @@ NEW = "; give the query a new checkpointLocation, or the stream that it had"
     [
         ({}, []),
         ({"stream": None}, [f"stream is gone{NEW}"]),
-        ({"stream": ANEW}, [f"stream was made anew{NEW}"]),
-        (
-            {"stream": replace(STREAM, last_seq=49)},
-            [f"stream was taken back to an older copy: it ends at 49, {AT_50}{FAIL}"],
-        ),
+        ({"stream": ANEW}, [f"the stream was made anew at t2{NEW}"]),
+        ({"stream": replace(STREAM, last_seq=49)}, [f"the stream ends at sequence 49{FAIL}"]),
         ({"stream": replace(STREAM, last_seq=59), "planned": MADE}, []),
         (
             {"planned": MADE, "outgrown": {"S"}},
-            [f"stream was taken back to an older copy, and written to since{FAIL}"],
+            [f"another message stands under a sequence up to which the stream was known{FAIL}"],
         ),
-        ({"stream": EMPTIED}, [f"5 messages left the stream unread{FAIL}"]),
-        ({"stream": EMPTIED, "filter": "S.>"}, [f"up to 5 messages left the stream unread{FAIL}"]),
+        ({"stream": EMPTIED}, [f"sequences 41 to 45 left the stream{FAIL}"]),
         ({"stream": configured(max_msgs_per_subject=1)}, []),
         ({"stream": EMPTIED, "committed": at(45)}, []),
         ({"consumer": None}, []),
         ({"consumer": None, "stream": KEEPING}, [f"consumer is gone{FAIL}"]),
-        ({"consumer": None, "stream": KEEPING, "committed": None}, []),
         ({"stream": KEEPING, "planned": MADE}, []),
         (
             {"stream": KEEPING, "planned": MADE, "consumer": replace(CONSUMER, created="c2")},
             [f"consumer was made anew{FAIL}"],
         ),
         ({"consumer": replace(CONSUMER, stream_seq=51)}, []),
+        ({"consumer": OTHERS}, []),
+        ({"consumer": OTHERS, "planned": replace(at(50), query="mine")},
+         ["consumer 'q-0' is that of query other (host h, process 7)"
+          ": give one of the two queries another consumer"]),
+        ({"consumer": STANDBY, "planned": replace(at(50), query="mine")}, []),
     ],
 )  # fmt: skip
 def test_positions(changes: dict[str, Any], problems: list[str]) -> None:
     """
     What costs messages, or will when the query starts again, is a problem, with what there is to
     do: a stream that is another one, messages that are gone, a consumer that is gone where the
-    stream keeps messages for it. What does not is none.
+    stream keeps messages for it, or that another query has taken. What does not is none.
     """
-    assert position(**changes)[1] == problems
+    _, found, notes = position(**changes)
 
-
-@pytest.mark.parametrize(("delivered", "notes"), [(0, 0), (50, 0), (51, 1)])
-def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: int) -> None:
-    """A consumer that stands beyond the batch that was planned is noted; it is no problem."""
-    _, problems, noted = position(consumer=replace(CONSUMER, stream_seq=delivered))
-
-    assert (problems, len(noted)) == ([], notes)
+    assert notes == []
+    for problem, expected in zip(found, problems, strict=True):
+        says, _, mend = expected.partition(";")
+        assert problem.startswith(says) and problem.endswith(mend)
 
 
 def test_where_a_position_begins() -> None:
     """
-    Before the first batch is done, and after the stream was made anew, it is the base; the lag of
-    a stream that is another one is not told.
+    Before the first batch is done, and after the stream was made anew, it is the base.
     """
     first, _, _ = position(committed=None, planned=at(50, base=30))
     anew, problems, _ = position(committed=at(90), planned=at(50, "t2", base=10), stream=ANEW)
 
-    assert (first["committed"], first["planned"], first["uncommitted"]) == (30, 50, 60)
+    assert (first["committed"], first["planned"]) == (30, 50)
     assert (anew["committed"], problems) == (10, [])
-    assert position(stream=ANEW)[0]["uncommitted"] is None
-    assert position(stream=None)[0]["uncommitted"] is None
 
 
 CLAIMED = {
@@ -150,65 +144,23 @@ CLAIMED = {
 }  # fmt: skip
 
 
-def claimed(index: int, stream: StreamInfo | None, committed: bool = False) -> Report:
-    """Claims of a partition."""
-    consumers: dict[tuple[str, str], ConsumerInfo | None] = {
-        ("S", "q-0"): replace(CONSUMER, num_ack_pending=9)
-    }
-    seen = Seen(PLAIN, {"S": stream} if stream else {}, consumers)
-    found, partition = report(), SubjectPartition(index, "S")
-    add_claims(found, "0", partition, ClaimedOffset.from_json(CLAIMED), committed, seen)
-    return found
-
-
-def test_claims() -> None:
-    """
-    Claims are counted by partition, ranges with both ends, and those that were delivered before.
-    """
-    full, empty = claimed(0, STREAM), claimed(1, STREAM)
-    (row,), (none,) = full.claims, empty.claims
-
-    assert (row["claimed"], row["first"], row["last"]) == (8, 12, 30)
-    assert (row["redelivered"], row["ack_pending"], full.problems) == (1, 9, [])
-    assert (none["claimed"], none["ack_pending"]) == (0, None)
-    assert empty.problems == [f"source 0, partition 1 of S: consumer is gone{FAIL}"]
-
-
 @pytest.mark.parametrize(
-    ("stream", "committed", "problems"),
+    ("stream", "there", "problems"),
     [
-        (None, False, [f"stream is gone{NEW}"]),
-        (ANEW, False, [f"stream was made anew{NEW}"]),
-        (replace(STREAM, first_seq=18), False, [f"4 claimed messages left the stream{FAIL}"]),
-        (replace(STREAM, first_seq=18), True, []),
-        (replace(STREAM, first_seq=101), False, [f"8 claimed messages left the stream{FAIL}"]),
+        (STREAM, 2, []),
+        (None, 2, [f"source 0, stream S: stream is gone{NEW}"]),
+        (ANEW, 2, [f"source 0, stream S: stream was made anew{NEW}"]),
+        (STREAM, 1, [f"source 0, consumer 'q-1': consumer is gone{FAIL}"]),
     ],
 )
-def test_problems_of_claims(stream, committed, problems) -> None:
-    """
-    Claimed messages that left the stream before their batch was committed are a problem; after it
-    that is what should happen.
-    """
-    assert claimed(0, stream, committed).problems == [HERE + each for each in problems]
+def test_a_source_that_shares_its_consumers(stream, there, problems) -> None:
+    """Its streams are to be the same, and its consumers to be there."""
+    consumers = {("S", f"q-{index}"): CONSUMER for index in range(there)}
+    found = report()
+    seen = Seen({"S": stream} if stream else {}, consumers)
+    add_shared(found, "0", ClaimedOffset.from_json(CLAIMED), seen)
 
-
-@pytest.mark.parametrize(
-    ("value", "ours"),
-    [
-        (offset({"S": "t"}, [1]), True),
-        (offset({"S": "t"}, [1]) | {"version": 9}, True),
-        (CLAIMED, True),
-        (dict(INITIAL), True),
-        ({"topic": {"0": 1}}, False),
-        ({"version": 1, "logOffset": 0}, False),
-        (3, False),
-        ("x", False),
-        (None, False),
-    ],
-)
-def test_whose_offset_it_is(value: Any, ours: bool) -> None:
-    """Offsets of this package are told from those of other sources, whatever their version."""
-    assert is_ours(value) is ours
+    assert found.problems == problems
 
 
 def of_stream(info: StreamInfo) -> Report:
@@ -217,32 +169,20 @@ def of_stream(info: StreamInfo) -> Report:
     return found
 
 
-def test_a_stream_with_replicas() -> None:
-    """Leader and replicas come from the server's cluster; one that is offline is a problem."""
-    cluster = {"leader": "n1", "replicas": [{"name": "n2"}, {"name": "n3", "offline": True}]}
-    found = of_stream(replace(STREAM, config={"num_replicas": 3}, cluster=cluster))
-
-    assert (found.streams[0]["leader"], found.streams[0]["replicas"]) == ("n1", 3)
-    assert found.problems == ["stream S: replica n3 is offline: start that server again"]
-
-
 @pytest.mark.parametrize(
     ("config", "limits"),
     [
         ({}, {}),
         ({"max_msgs": -1, "max_bytes": 0, "max_age": 0}, {}),
-        ({"max_msgs": 180, "discard": "old"},
-         {"max_messages": 180, "used_percent": 50, "discard": "old"}),
+        ({"max_msgs": 180, "discard": "old"}, {"used_percent": 50, "discard": "old"}),
         ({"max_msgs": 900, "max_bytes": 1000, "discard": "old"},
-         {"max_messages": 900, "max_bytes": 1000, "used_percent": 90, "discard": "old"}),
-        ({"max_age": 3 * 10**9, "max_msgs_per_subject": 2},
-         {"max_age_s": 3.0, "max_per_subject": 2}),
+         {"used_percent": 90, "discard": "old"}),
     ],
 )  # fmt: skip
 def test_the_limits_of_a_stream(config: dict[str, Any], limits: dict[str, Any]) -> None:
-    """A stream shows its limits, and how much it has used of the one that is nearer."""
+    """A stream shows how much it has used of the limit that is nearer."""
     (row,) = of_stream(replace(STREAM, config=config)).streams
-    names = "max_messages", "max_bytes", "max_age_s", "max_per_subject", "used_percent", "discard"
+    names = "used_percent", "discard"
 
     assert {name: row[name] for name in names} == dict.fromkeys(names) | limits
 
@@ -295,13 +235,14 @@ def test_a_consumer_of_a_group() -> None:
         "priority_groups": [group],
     }
     free = answer | {"priority_groups": [group | {"pinned_client_id": ""}]}
-    names = ("policy", "group", "pinned", "pinned_since", "runs")
-    rows = [of_consumer(each).consumers[0] for each in (answer, free, {"name": "bare"})]
+    names = ("policy", "pinned", "pinned_since", "runs")
+    bare = {"name": "bare", "config": {}}
+    rows = [of_consumer(each).consumers[0] for each in (answer, free, bare)]
 
     assert [tuple(map(row.get, names)) for row in rows] == [
-        ("pinned_client", "spark", "abc", "2026-01-01T00:00:00.5Z", None),
-        ("pinned_client", "spark", None, None, None),
-        (None, None, None, None, None),
+        ("pinned_client", "abc", "2026-01-01T00:00:00.5Z", None),
+        ("pinned_client", None, None, None),
+        (None, None, None, None),
     ]
 
 
@@ -396,12 +337,12 @@ def test_a_query_that_does_not_run(changes, notes) -> None:
     config = {"priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED}
     answer = {"name": "q-0", "config": config | {"headers_only": True}, "num_pending": 7}
     found = of_consumer(answer | {"delivered": {"consumer_seq": 1, "stream_seq": 2}} | changes)
-    add_idle(found, PLAIN)
+    add_idle(found)
 
     assert len(found.notes) == notes
     assert all(
         "query x does not run, or is amid a batch, and 7 messages wait" in each
-        and each.endswith("remove its consumers: `nats consumer rm S q-0`")
+        and each.endswith("start it again over its checkpoint")
         for each in found.notes
     )
 
@@ -420,11 +361,10 @@ def test_a_target_that_lost_rows(stream, why) -> None:
     A target is judged as a writer judges it. Of the query that is looked at a loss is a problem, of
     any in the ledger a note, for that one may be no more.
     """
-    seen = Seen(PLAIN, {"S": stream} if stream else {}, {})
     last = Committed(7, {"S": FoundStream("S", "t1", 100)})
     asked, listed = report(), report()
     for found, is_asked in ((asked, True), (listed, False)):
-        add_write(found, "w", last, seen, "`forget`", is_asked)
+        add_write(found, "w", last, {"S": stream} if stream else {}, "`forget`", is_asked)
 
     assert asked.writes == [{"write": "w", "batch": 7, "stream": "S", "up_to": 100}]
     assert (asked.notes, listed.problems) == ([], [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 
 import pytest
 
@@ -31,11 +30,9 @@ def ended(capsys, arguments):
     [
         ("--stream F --tls-ca-file /nowhere", "--tls-ca-file: no such file"),
         ("--stream F --tls-cert-file /etc/passwd", "--tls-cert-file: needs --tls-key-file"),
-        ("--stream F --consumer a.b", "'--consumer': expected a durable name"),
         ("--stream F --watch 0", "'--watch': expected more than zero"),
         ("--stream F --watch soon", "30s, 15m, or a number (of s), got 'soon'"),
         ("--checkpoint nowhere", "'nowhere': there is no such directory"),
-        ("--checkpoint c --checkpoint-timeout 0s", "'--checkpoint-timeout': expected more than"),
         ("--stream F --expect running", "No such option '--expect'"),
     ],
 )
@@ -54,37 +51,34 @@ def test_what_is_not_valid(capsys, arguments, says):
     "error",
     [CheckpointError("hdfs://h/c", "refused"), CheckpointTimeoutError("hdfs://h/c", "late")],
 )
-def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch, error):
+def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, error):
     """What a file system says once a watch has begun is told, and it looks again."""
-    found, handlers = Report("t", "nats://h"), []
-    monkeypatch.setattr(signal, "signal", lambda _, handler: handlers.append(handler))
-    looks = [found, error, found]
+    found = Report("t", "nats://h")
+    looks = [found, error, found, KeyboardInterrupt()]
 
     class Inspector:
         def look(self):
-            if len(looks) == 1:
-                handlers[0](2, None)
             now = looks.pop(0)
-            if isinstance(now, Exception):
+            if isinstance(now, BaseException):
                 raise now
             return now
 
-    command._watch(Inspector(), 0.001, as_json=True)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(Inspector(), 0.001, as_json=True)
     said = capsys.readouterr()
 
-    assert (said.out.count("\n"), said.err) == (2, f"{error}\n")
+    assert (said.out.count("\n"), said.err.count(str(error))) == (2, 1)
     looks[:] = [error, found]
     with pytest.raises(type(error)):
         command._watch(Inspector(), 0.001, as_json=True)
 
 
-def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
+def test_the_examples_are_commands(tmp_path, capsys):
     """Every command of the help gets as far as the servers."""
     path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
     text = command.inspect.help or ""
     found = re.findall(r"^ *pyspark-jetstream inspect ?(.*)$", text, re.MULTILINE)
     places = [re.sub(r"\S*/checkpoints/alerts", str(path), each) for each in found]
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in places]
 
     assert [status for status, _ in done] == [1] * 4

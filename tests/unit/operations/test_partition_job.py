@@ -29,17 +29,13 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int
     [
         ("--partitions 2", "Missing option '--stream'"),
         ("--stream S --partitions 2", "--partition-subject: give either it"),
-        ("--stream S --partitions 0 --subject a.*", "--partitions: expected a positive"),
+        ("--stream S --partitions 0 --subject a.*", "'--partitions': 0 is not in the range"),
         ("--stream S --partitions 2 --subject a.* --force", "--force: goes with --undo"),
         (
-            "--stream S --partitions 2 --subject a.* --layout filtered --streams S-{partition}",
-            "--streams: contradicts --layout filtered",
+            "--stream S --partitions 2 --partition-subject a.{partition} --streams S-all",
+            "--streams: expected one {partition}",
         ),
-        (
-            "--stream S --partitions 2 --partition-subject a.{partition} --layout filtered",
-            "--layout: stream 'S' with --partition-subject is the filtered layout already",
-        ),
-        ("--stream S --partitions 2 --subject a.* --tokens one", "--tokens: expected numbers"),
+        ("--stream S --partitions 2 --subject a.* --tokens one", "Invalid value for '--tokens'"),
         ("--stream S --partitions 2 --subject a.* --password hidden", "use $JETSTREAM_PASSWORD"),
         ("--stream S --partitions 2 --subject a.* --token=hidden", "use $JETSTREAM_TOKEN"),
     ],
@@ -64,29 +60,22 @@ def test_without_a_server_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "names", "layout"),
+    ("streams", "how", "names"),
     [
-        ("--subject a.*", ("S-all", "S-0", "S-1"), "S-{partition}"),
-        ("--subject a.* --layout filtered", ("S-all",), "S-all"),
-        ("--subject a.* --numbered N", ("N",), "N"),
-        ("--subject a.* --numbered N --layout streams", ("N", "S-0", "S-1"), "S-{partition}"),
-        ("--subject a.* --streams P{partition}", ("Pall", "P0", "P1"), "P{partition}"),
-        ("--partition-subject a.{partition}", ("S-0", "S-1"), "S-{partition}"),
+        ("S-{partition}", {"subject": "a.*"}, ("S-all", "S-0", "S-1")),
+        ("S-all", {"subject": "a.*"}, ("S-all",)),
+        ("P{partition}", {"subject": "a.*"}, ("Pall", "P0", "P1")),
+        ("S-{partition}", {"partition_subject": "a.{partition}"}, ("S-0", "S-1")),
     ],
 )
-def test_names_where_none_are_given(arguments: str, names: tuple[str, ...], layout: str) -> None:
-    """Either layout is one command, and has names after the origin's."""
-    plan = planned(shlex.split(f"--stream S --partitions 2 {arguments}"))
+def test_the_names_of_a_layout(streams: str, how: dict[str, str], names: tuple[str, ...]) -> None:
+    """One name makes either layout: with the place of a number, or without."""
+    plan = PartitionPlan("S", 2, streams, **cast(Any, how))
 
-    assert (plan.names, plan.layout) == (names, layout)
-
-
-def planned(words: list[str]) -> PartitionPlan:
-    """The plan of a command line."""
-    given = command.partition.make_context("partition", words).params
-    names = ("stream", "streams", "numbered", "layout", "tokens", "partitions",
-             "partition_subject", "subject", "destination")  # fmt: skip
-    return command.planned(**{name: cast(Any, given[name]) for name in names})
+    assert plan.names == names
+    assert plan.reading == {"stream": streams, "partitions": "2"} | (
+        {} if "{" in streams else {"partitionSubject": "a.{partition}.*"}
+    )
 
 
 def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,5 +85,5 @@ def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
     done = [ended(capsys, shlex.split(each)) for each in found]
 
-    assert [status for status, _ in done] == [1] * 4
+    assert [status for status, _ in done] == [1] * 3
     assert all("nats://127.0.0.1:1" in said for _, said in done)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from pyspark_jetstream.operations.throttle import command
-from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 
 from ...kits.programs import main
 
@@ -29,9 +30,8 @@ def ended(capsys, arguments):
     [
         ("pause --subject a..b --for 1s", "invalid subject filter 'a..b'"),
         ("pause --subject a", "Missing option '--for'"),
-        ("pause --subject a --for 10", "expected a duration with its unit"),
+        ("pause --subject a --for soon", "expected a duration"),
         ("pause --subject a --for 1s --reason Because", "'Because' is not one of"),
-        ("lift --subject a --receipt-wait 1s", "expected at most 400ms"),
         ("producers --throttle-subject a.>", "invalid subject 'a.>'"),
         ("producers --password pw1", "use $JETSTREAM_PASSWORD"),
         ("pauze", "No such command 'pauze'"),
@@ -50,7 +50,7 @@ def test_no_server_for_the_examples_of_the_help(capsys, monkeypatch):
     """Every command of the help is one: it gets as far as the servers, of which a line says so."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     commands = (command.producers, command.pause, command.lift)
-    text = "\n".join(each.help or "" for each in commands)
+    text = "\n".join(each.help or "" for each in commands).replace("\\\n", " ")
     found = re.findall(r"^ *pyspark-jetstream throttle (.*)$", text, re.MULTILINE)
     done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in found]
 
@@ -58,27 +58,30 @@ def test_no_server_for_the_examples_of_the_help(capsys, monkeypatch):
     assert all("no connection to nats://127.0.0.1:1" in said for _, said in done)
 
 
-def test_subjects_that_are_paused_alike_stand_together():
-    """
-    All that a writer tells are named; it tells 32 at most, so there may be more.
-    """
+def test_a_pause_of_many_writers_stands_once():
+    """Writers that are paused alike are one row, with what ends the pause, and who made it."""
 
-    def entry(subject, source="THROTTLE"):
+    def member(number, *sources):
+        one = {"reason": "Limit", "filter": "a.*", "until": "2026-11-26T12:34:56+00:00"}
         return {
-            "subject": subject, "until": "2026-11-26T12:34:56.7+00:00", "reason": "Limit",
-            "filter": "a.*", "source": source, "request_id": "7",
-        }  # fmt: skip
+            "paused": [
+                one | {"subject": f"a.{number}", "source": each, "request_id": 7}
+                for each in sources
+            ]
+        }
 
-    def rows(*entries):
-        return command._paused({"producer": "1", "paused": entries})
+    rows = command._paused([member(1, "operator"), member(2, "operator", "server")])
 
-    alike = {"producer": "1", "filter": "a.*", "reason": "Limit", "by": "THROTTLE"}
-    few = rows(*(entry(f"a.{n}") for n in range(5)))
-    assert few == [alike | {"subjects": "a.0, a.1, a.2, a.3, a.4", "until": "12:34:56Z"}]
-    two = rows(entry("a.0"), entry("b", PausedBy.OPERATOR.value))
-    assert [(each["subjects"], each["until"], each["by"]) for each in two] == [
-        ("a.0", "12:34:56Z", "THROTTLE"),
-        ("b", "12:34:56Z or longer", "operator, request 7"),
-    ]
-    (many,) = rows(*(entry(f"a.{n}") for n in range(32)))
-    assert many["subjects"].endswith("a.31, maybe more")
+    assert [(each["filter"], each["source"], each["request_id"]) for each in rows] == [
+        ("a.*", "operator", 7), ("a.*", "server", 7),
+    ]  # fmt: skip
+
+
+def test_the_second_signal_ends_the_program():
+    """Also where nobody looks whether the first has come."""
+    program = "from pyspark_jetstream.operations.throttle.command import stopping\n"
+    program += "import os, signal\nstopped = stopping()\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    program += "assert stopped()\nos.kill(os.getpid(), signal.SIGTERM)\nprint('late')"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (run.stdout, run.returncode) == ("", -signal.SIGTERM)
