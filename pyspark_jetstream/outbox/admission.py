@@ -37,7 +37,6 @@ Numbers such as A8 are rules of docs/overload.md.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -135,14 +134,6 @@ class Admission:
     def waiting(self) -> int:
         """Number of rows in the queue, held rows included."""
         return len(self._queue) + len(self._held)
-
-    def subjects(self) -> Counter[str]:
-        """Number of rows in the queue by subject."""
-        counts: Counter[str] = Counter()
-        for messages in self.messages():
-            for entry in pc.value_counts(messages.indices).to_pylist():
-                counts[messages.distinct[entry["values"]]] += entry["counts"]
-        return counts
 
     def messages(self) -> list[Messages]:
         """The rows that wait, block by block."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
@@ -146,23 +145,20 @@ class WriterPauses:
         later = pc.greater_equal(ranks(rows.indices), counts).fill_null(False)
         return later if later.true_count else None
 
-    def reasons(self, rows: Counter[str], now: float) -> Iterator[str]:
+    def reasons(self, lately: Iterable[Sequence[str]], now: float) -> Iterator[str]:
         """
-        For the pauses that hold most rows back: who paused what and why, how long it lasts, and
-        what ends it. Without such a pause, the server's last refusal.
+        For some pauses that hold rows back: who paused what and why, how long it lasts, and what
+        ends it. Without such a pause, the server's last refusal.
 
         Args:
-            rows: how many rows wait of each subject.
+            lately: subjects of the rows that wait.
         """
-        held: Counter[Paused] = Counter()
-        for subject, waiting in rows.items() if self.throttle.active(now) else ():
-            pause = self.throttle.pause(subject, now)
-            if pause is not None and pause.source == PausedBy.OPERATOR:
-                held[pause._replace(subject="")] += waiting
-        for pause, count in held.most_common(_SAID):
-            yield f"{count} of these rows wait: {self._reason(pause)}"
+        waiting = self.throttle.throttled(lately, now)
+        commands = (each for each in waiting if each.source == PausedBy.OPERATOR)
+        pauses = dict.fromkeys(each._replace(subject="") for each in commands)
+        yield from map(self._reason, islice(pauses, _SAID))
         last = self.throttle.refusals.last
-        if not held and last is not None:
+        if not pauses and last is not None:
             yield f"the server's last refusal: {_refused(*last)}"
 
     def _reason(self, pause: Paused) -> str:

@@ -13,8 +13,8 @@ before: lanes give back what they have not sent, and admission keeps what is pau
 B12). A subject that the server refuses for want of room (10077 of its stream, 10002 of the account,
 10023 of the server) waits in the same way (`pauses`).
 
-One loop reads acks, admits rows and sends, so lanes and queue need no locks. The loop is the
-caller's (`publish` is the plain one), so that a write with a ledger looks at it between two turns:
+One loop reads acks, admits rows and sends, so lanes and queue need no locks. A write with a ledger
+looks at it between two turns (`Gate`):
 
     while publisher.busy:
         for leaving in publisher.leaving():  # rows that leave the queue, to be sent or shed
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,7 +60,19 @@ _PIECE: Final = 1000
 _LONGEST_WAIT_S: Final = 10.0
 
 
-def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Written:
+class Gate(Protocol):
+    """A look at rows before they go out."""
+
+    def may_go(self) -> bool:
+        """Whether any may go now; if not, those that were not sent are judged anew."""
+
+    def fresh(self, rows: Messages) -> pa.Array | None:
+        """BOOL: which of these no earlier attempt has stored; None for all."""
+
+
+def publish(
+    client: Client, context: WriteContext, blocks: Iterable[Messages], gate: Gate | None = None
+) -> Written:
     """
     Publishes every message and returns when each is stored.
 
@@ -71,8 +83,11 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
     """
     with Supply(blocks) as supply, Publisher(client, context, supply) as publisher:
         while publisher.busy:
-            for leaving in publisher.leaving():
-                publisher.release(leaving)
+            may_go = gate is None or gate.may_go()
+            if not may_go:
+                publisher.withhold()
+            for leaving in publisher.leaving() if may_go else ():
+                publisher.release(leaving, None if gate is None else gate.fresh(leaving.rows))
             publisher.turn()
     return publisher.finish()
 
@@ -164,8 +179,8 @@ class Publisher:
     def _why_not(self) -> str:
         """Reason that nothing is stored: what waits, for what and how long, and what ends it."""
         rules, now = self._context.options.rules, self._now()
-        rows = self.admission.subjects()
-        said = [f"rows in the queue: {rows.total()}", *self.pauses.reasons(rows, now)]
+        said = [f"{self.admission.waiting} rows wait"]
+        said += self.pauses.reasons(self.admission.lately, now)
         for stream, lane in zip(self.lanes.streams, self.lanes.all, strict=True):
             if lane.unanswered:
                 to = f" to stream '{stream}'" if stream else ""

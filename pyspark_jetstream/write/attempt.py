@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -18,7 +18,6 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import TargetChangedError
@@ -27,8 +26,7 @@ from ..outbox.targets import Target
 from ..publish.context import WriteContext
 from ..publish.options import RowOptions
 from ..publish.outcome import Written
-from ..publish.publisher import Publisher
-from ..publish.rowthread import Supply
+from ..publish.publisher import publish
 from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
 from .exactlyonce.ledger import Ledger
@@ -88,29 +86,16 @@ class TaskAttempt:
             logger.info("committed before task=%s", self.name)
             return None
         self.streams.publishing = True
-        watch = Watch(self.context.options, record, self.id_prefix, moves, self._window_s)
+        of_task = self.id_prefix, moves, self._window_s
+        watch = Watch(self.context.options, record, self.streams.targets, *of_task)
+        context = replace(self.context, is_checked=watch.recovery is not None)
         with closing(watch):
             rows = self._rows(first, batches, record, watch.recovery)
-            counts = self._publish(rows, watch)
+            counts = publish(self.client, context, rows, watch)
         self.streams.publishing = False
         if watch.recovery is not None:
             watch.recovery.check_end(self.builder.rows)
         return self._account(record, counts)
-
-    def _publish(self, rows: Iterable[Messages], watch: Watch) -> Written:
-        """The loop of a write that has a ledger: rows go out while the watch says so."""
-        recovery = watch.recovery
-        context = replace(self.context, is_checked=recovery is not None)
-        with Supply(rows) as supply, Publisher(self.client, context, supply) as publisher:
-            while publisher.busy:
-                may_go = watch.may_go()
-                if not may_go:
-                    publisher.withhold()
-                for leaving in publisher.leaving() if may_go else ():
-                    fresh = self._fresh(recovery, leaving.rows) if recovery else None
-                    publisher.release(leaving, fresh)
-                publisher.turn()
-        return publisher.finish()
 
     def _account(self, record: TaskRecord, counts: Written) -> Written:
         """
@@ -157,7 +142,8 @@ class TaskAttempt:
             OptionError: One does not let a write be exactly once.
         """
         new: list[FoundStream] = []
-        for place in places_of(messages).to_pylist():
+        # Rows that can be no messages have none.
+        for place in pc.unique(messages.row_targets).drop_null().to_pylist():
             target = self.streams.targets[place]
             if target.name not in self.reached:
                 check_target(target, self.context.options)
@@ -165,23 +151,9 @@ class TaskAttempt:
                 new.append(self.streams.seen[target.name])
         return new
 
-    def _fresh(self, recovery: Recovery, messages: Messages) -> pa.Array:
-        """BOOL: which of these, about to be sent, no earlier attempt has stored."""
-        fresh, row_targets = pa.array([True] * len(messages)), messages.row_targets
-        for place in places_of(messages).to_pylist():
-            own = pc.equal(row_targets, int32(place))
-            missing = recovery.missing(messages.where(own), self.streams.targets[place])
-            fresh = pc.replace_with_mask(fresh, own, missing)
-        return fresh
-
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in [*self.reached.values()]]
         return min(windows, default=self.context.options.window.publish_timeout_s)
-
-
-def places_of(messages: Messages) -> pa.Array:
-    """The distinct target streams of the messages; rows that can be no messages have none."""
-    return pc.unique(messages.row_targets).drop_null()
 
 
 def _mapping_digest(options: RowOptions) -> str:

@@ -26,9 +26,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError
+from ..outbox.messages import Messages
+from ..outbox.targets import Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.ledger import Ledger
@@ -63,12 +69,14 @@ class Watch:
         self,
         options: SinkOptions,
         record: TaskRecord,
+        targets: Targets,
         prefix: str | None,
         moves: bool,
         window_s: Callable[[], float],
     ) -> None:
         self._client = Client(options.connection)
         self._record = record
+        self._targets = targets
         self._window_s = window_s
         self._patience_s = options.window.publish_timeout_s
         self._took_at = self._looked_at = time.monotonic()
@@ -104,6 +112,17 @@ class Watch:
         if not knows and self._errand is not None:
             self._errand.wait(_WAIT_S)
         return knows
+
+    def fresh(self, rows: Messages) -> pa.Array | None:
+        """BOOL: which of these, about to be sent, no earlier attempt has stored; None for all."""
+        if self.recovery is None:
+            return None
+        fresh, places = pa.array([True] * len(rows)), rows.row_targets
+        for place in pc.unique(places).drop_null().to_pylist():
+            own = pc.equal(places, int32(place))
+            missing = self.recovery.missing(rows.where(own), self._targets[place])
+            fresh = pc.replace_with_mask(fresh, own, missing)
+        return fresh
 
     def _is_due(self, now: float, window_s: float) -> bool:
         return now - self._looked_at >= _LOOK * window_s or self._needs_scan(now, window_s)

@@ -36,7 +36,7 @@ _IN_PROCESS: Final = frozenset({10158, _SUBJECT_IN_PROCESS})
 """err_codes for what is being stored right now: this id (JSStreamDuplicateMessageConflict), too."""
 
 
-_WRONG_LAST: Final = 10071
+WRONG_LAST: Final = 10071
 """
 err_code of JSStreamWrongLastSequenceErrF. The server compares the sequence before the id: a message
 that is stored, and sent again, is refused for itself (measured on nats-server 2.15.1).
@@ -66,23 +66,13 @@ class Outcome(NamedTuple):
         of the others: cut for it, the window would slow them all down (overload.md I6).
         """
         return self.kind is Fate.OVERLOADED or (
-            self.kind is Fate.LIMITED and not self.is_of_subject
+            self.kind is Fate.LIMITED and _OF_SUBJECT not in self.detail
         )
-
-    @property
-    def is_of_subject(self) -> bool:
-        """Whether the limit is the subject's own, and not its stream's."""
-        return _OF_SUBJECT in self.detail
 
     @property
     def has_no_room(self) -> bool:
         """Whether stream, account or server have no room for the message."""
         return self.err_code in _NO_ROOM
-
-    @property
-    def may_be_its_own(self) -> bool:
-        """Whether an earlier sending of the message can be what it is refused for."""
-        return self.err_code == _WRONG_LAST
 
     @property
     def is_ignored(self) -> bool:
@@ -155,7 +145,7 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
             return Outcome(Fate.OVERLOADED, description or "too many requests")
         return Outcome(Fate.REJECTED, f"the answer is status {status} {description}".rstrip())
     try:
-        answer = parsed(data)
+        answer = _OBJECT(read_json(data.decode()))  # whoever listens may answer anything
         error = answer.get("error")
         if error:
             return _error(
@@ -173,17 +163,6 @@ def classify(status: int, description: str, data: bytes) -> Outcome:
         Fate.REJECTED,
         f"the answer is no PubAck but {data[:60]!r}: not only a stream listens on this subject",
     )
-
-
-def parsed(data: bytes) -> dict[str, Any]:
-    """
-    The JSON object of an answer.
-
-    Raises:
-        ValueError: It is none: whoever listens on a subject may answer anything.
-    """
-    answer: dict[str, Any] = _OBJECT(read_json(data.decode()))
-    return answer
 
 
 def _count(value: Any) -> int:

@@ -49,7 +49,7 @@ from ...outbox.fates import Fate
 from ...outbox.messages import Messages
 from ...outbox.window import Window
 from ..options import WindowOptions
-from .answers import Outcome, Refusal, classify, is_ordinal
+from .answers import WRONG_LAST, Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
 from .frames import Frames, Publishes, framed
 from .retries import Retries, Trouble
@@ -355,7 +355,7 @@ class Lane:
         """
         is_of_stream = outcome.err_code != 0
         may_be_stored = self._earlier.get(ordinal, _NEVER)[1] < math.inf or ordinal in self._again
-        is_doubted = outcome.may_be_its_own and may_be_stored
+        is_doubted = outcome.err_code == WRONG_LAST and may_be_stored
         if is_doubted or not (self._rejects and is_of_stream):
             block = self._flight.block(ordinal)
             why = f"row {block.row(ordinal)}: {outcome.detail}"

@@ -31,7 +31,7 @@ from ...arrays import BINARY, int32, view
 from ...client.connection import Client
 from ...client.info import StreamInfo
 from ...client.jetstream import JetStream
-from ...errors import LedgerError, ReadTimeoutError, RequestTimeoutError
+from ...errors import LedgerError
 from ...outbox.targets import Target
 from ...sanitize import get_logger
 from ..commandlines import ROW_ID
@@ -204,10 +204,6 @@ class Tail:
                 f"what is stored in '{info.name}' cannot be read: {error}; the write needs a"
                 " consumer of its own for a moment",
             ) from error
-        except ReadTimeoutError as error:
-            timeout_s = client.options.request_timeout_s
-            asked = f"CONSUMER.MSG.NEXT.{info.name}"
-            raise RequestTimeoutError(asked, timeout_s, str(error)) from error
         span.end = max(span.end, end)
 
     def note(self, span: Scanned, messages: pa.RecordBatch) -> None:
