@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .. import values as value_of
@@ -28,7 +28,7 @@ READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",
         "Name of the stream. With `{partition}` in the name, each partition has a stream of its"
-        " own. A comma list names several streams, also with `{partition}` in a name."),
+        " own. A comma list names several streams."),
     Option("streamPattern", "", value_of.stream_pattern, "",
         "Read every stream whose name matches; `*` stands for any characters. A stream that is"
         " made later is read from then on."),
@@ -41,9 +41,7 @@ READ_OPTIONS: Final = table(
         " `partition(N, …)` transform or its metadata. The default is for a stream that says"
         " none."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
-        "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`. If"
-        " several streams are read, the option filters nothing. It then says which token of a"
-        " subject is the number in the column `partition`."),
+        "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`."),
     Option("bucket", "bucket", value_of.bucket_name, "",
         "Name of a Key-Value bucket. A batch read has the keys with their latest values; a"
         " streaming read has the changes."),
@@ -99,10 +97,6 @@ class Several:
     names: tuple[str, ...]
     """In their order; none where a pattern says which."""
     pattern: str = ""
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    """By name, of those that a name with `{partition}` stands for."""
-    beyond: tuple[str, ...] = ()
-    """The names with the next numbers: of these streams there should be none."""
 
     def __str__(self) -> str:
         return self.pattern or ",".join(self.names)
@@ -170,12 +164,6 @@ class StreamOptions:
     bucket: str | None
     """The Key-Value bucket whose stream it is; None where it is read as a stream."""
 
-    def number(self, stream: str, index: int) -> int | None:
-        """The number that the rows of a partition have; None where it is in their subjects."""
-        if self.several is None:
-            return index
-        return None if self.partition_subject else self.several.numbers.get(stream, 0)
-
     @property
     def needs_headers(self) -> bool:
         """Whether messages are read with their headers: what a bucket's do stands there."""
@@ -198,10 +186,14 @@ def stream_values(values: Values) -> dict[str, Any]:
         raise OptionError("stream", "required: the name of the stream to read")
     stream = values["stream"] if several is None else str(several)
     if several is not None:
-        _check_several(values, several)
+        for name in ("subject", "partitions", "partitionSubject"):
+            if name in values:
+                raise OptionError(name, "belongs to one stream: of several each is a partition")
     elif "{partition}" in stream:
         exclusive(values, "stream", "partitionSubject")
-        _check_name(stream)
+        parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
+        if stream.count("{partition}") > 1:
+            raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")
     else:
         parsed("stream", value_of.stream_name, stream)
         needs(values, "partitionSubject", "partitions")
@@ -225,44 +217,10 @@ def _several(values: Values) -> Several | None:
         return Several((), values["streamPattern"])
     if "stream" not in values or "," not in values["stream"]:
         return None
-    names: list[str] = []
-    numbers: dict[str, int] = {}
-    beyond: list[str] = []
-    for name in map(str.strip, values["stream"].split(",")):
-        _check_name(name)
-        if "{partition}" not in name:
-            names.append(name)
-            continue
-        count = values.given("partitions")
-        if not count:
-            raise OptionError("partitions", f"expected the number of streams '{name}' of the list")
-        *each, next_ = [name.replace("{partition}", str(p)) for p in range(count + 1)]
-        names += each
-        numbers |= {stream: number for number, stream in enumerate(each)}
-        beyond.append(next_)
-    if len(set(names)) < len(names):
-        raise OptionError("stream", f"expected distinct names, got '{values['stream']}'")
-    return Several(tuple(names), numbers=numbers, beyond=tuple(beyond))
-
-
-def _check_name(stream: str) -> None:
-    parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
-    if stream.count("{partition}") > 1:
-        raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")
-
-
-def _check_several(values: Values, several: Several) -> None:
-    """
-    Raises:
-        OptionError: An option belongs to one stream, or numbers are said twice or not at all.
-    """
-    if "subject" in values:
-        raise OptionError("subject", "belongs to one stream: of several each is a partition")
-    needs(values, "partitionSubject", "partitions")
-    if several.numbers:
-        exclusive(values, "stream", "partitionSubject")
-    else:
-        needs(values, "partitions", "partitionSubject")
+    names = [parsed("stream", value_of.stream_name, name) for name in values["stream"].split(",")]
+    if len(set(names)) < len(names) or "{partition}" in values["stream"]:
+        raise OptionError("stream", f"expected distinct whole names, got '{values['stream']}'")
+    return Several(tuple(names))
 
 
 def one_stream(values: Values, what: str) -> None:

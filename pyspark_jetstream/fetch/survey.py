@@ -126,8 +126,8 @@ class Survey:
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""
-        self._beyond = options.several.beyond if options.several is not None else ()
-        """Streams with the next numbers, until one was named that is there and is not read."""
+        self._next = ""
+        """Stream with the next number, until it was named because it is there and is not read."""
         self._awaited: set[str] = set()
         """Streams that came, of which it was said that they do not reach their start yet."""
 
@@ -147,7 +147,7 @@ class Survey:
             elif "{partition}" in self._options.stream:
                 first = self.info_of(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
-                self._beyond = (stream_names(self._options.stream, len(layout) + 1)[-1],)
+                self._next = stream_names(self._options.stream, len(layout) + 1)[-1]
                 self._layout = layout
             else:
                 info = self.info_of(self._options.stream)
@@ -217,24 +217,23 @@ class Survey:
         Raises:
             OptionError: There is a stream with the next number, and `failOnDataLoss` is on.
         """
-        if not self._beyond:
+        if not self._next:
             return
         self._cover_again = time.monotonic() + self._cover_every_s
         try:
-            found = self.js.stream_infos_there(list(self._beyond))
+            (found,) = self.js.stream_infos_there([self._next])
         except PermissionsError:
             return  # it is none that this user may read
-        name = next((info.name for info in found if info is not None), None)
-        if name is None:
+        if found is None:
             return
         error = OptionError(
             "partitions",
-            f"the streams with smaller numbers are read, and there is a stream '{name}', too: give"
-            " the number of all of them; with failOnDataLoss=false it is left out",
+            f"the streams with smaller numbers are read, and there is a stream '{found.name}', too:"
+            " give the number of all of them; with failOnDataLoss=false it is left out",
         )
         if self._options.fail_on_data_loss:
             raise error
-        self._beyond = ()
+        self._next = ""
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def has_begun(self, info: StreamInfo) -> bool:

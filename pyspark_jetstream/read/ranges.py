@@ -156,8 +156,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
     ) -> list[tuple[int | None, Span]]:
         """The partitions that a query needs; None for all of a stream that share bounds."""
         numbers = self.narrowing.partitions
-        of = [(p, self._options.number(p.stream, p.index)) for p in layout]
-        wanted = [p for p, number in of if number is None or number in numbers]
+        wanted = [p for p in layout if layout.within(p.index)[1] in numbers]
         together = (
             layout.partition_subject is not None
             and len(wanted) == len(layout)

@@ -88,8 +88,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
             at = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
                 part, number = layout.within(at[stream]) if stream in at else (layout, None)
-                mine = None if number is None else options.number(stream, number)
-                if mine is None or mine in self.narrowing.partitions:
+                if number is None or number in self.narrowing.partitions:
                     works += self._works(survey, stream, part, number)
             return [ReadTask(options.connection, work) for work in works]
 

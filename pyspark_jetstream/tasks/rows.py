@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -56,30 +56,11 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
         spare_collections()
 
 
-class Numbers(NamedTuple):
-    """The column `partition` of several streams: the stream's number, or the subject's."""
-
-    streams: Mapping[str, int]
-    """By name; 0 for any other."""
-    template: str | None
-    """With it the subject has the number: 0 for one of another form, null where none stands."""
-    partitions: int
-
-    @classmethod
-    def of(cls, options: StreamOptions) -> Numbers | None:
-        """None where no options say a number."""
-        several, template = options.several, options.partition_subject
-        if several is None or not (several.numbers or template):
-            return None
-        return cls(several.numbers, template, options.partitions or 1)
-
-
 class TaskRows(NamedTuple):
     """The part of a reader that its tasks need: how messages become the rows of the read."""
 
     extent: RowExtent
     include_headers: bool
-    numbers: Numbers | None = None
     is_keyed: bool = False
     """Whether rows are those of a Key-Value bucket."""
     drop_markers: bool = False
@@ -88,8 +69,7 @@ class TaskRows(NamedTuple):
     def of(cls, options: StreamOptions, drop_markers: bool = False) -> TaskRows:
         """The rows of a read with these options."""
         is_keyed = options.bucket is not None
-        numbers = Numbers.of(options)
-        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers)
+        return cls(options.extent, options.include_headers, is_keyed, drop_markers)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

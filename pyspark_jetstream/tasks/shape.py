@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -12,14 +11,9 @@ import pyarrow.compute as pc
 from ..errors import ReadError
 from ..fetch.decoding.keys import keyed
 from ..fetch.decoding.markers import without_markers
-from ..fetch.layout import Layout
-from ..subjects import matcher, partition_wildcard
 
 if TYPE_CHECKING:
-    from .rows import Numbers, TaskRows
-
-_KNOWN_SUBJECTS: Final = 200_000
-"""Subjects whose numbers a task remembers."""
+    from .rows import TaskRows
 
 COUNT: Final = pa.field("count", pa.decimal128(38, 0))
 _INCREMENT: Final = "Nats-Incr"
@@ -33,8 +27,7 @@ def shaped(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.Recor
     """Messages as the rows of a read."""
     if of.is_keyed:
         return keyed(batches, of.include_headers, of.drop_markers)
-    rows = _trimmed(batches, of)
-    return rows if of.numbers is None else _renumbered(rows, of.numbers)
+    return _trimmed(batches, of)
 
 
 def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.RecordBatch]:
@@ -57,17 +50,6 @@ def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.Rec
             batch = batch.drop_columns(["data"])
         if batch.num_rows:
             yield batch if counts is None else batch.append_column(COUNT, counts)
-
-
-def _renumbered(batches: Iterator[pa.RecordBatch], by: Numbers) -> Iterator[pa.RecordBatch]:
-    """The batches with the column `partition` of several streams."""
-    if by.template is None:
-        return numbered(batches, "stream", lambda name: by.streams.get(name, 0))
-    classify = Layout.of_filters("", by.template, by.partitions).classifier()
-    assert classify is not None
-    inside = matcher(partition_wildcard(by.template))
-    known = lru_cache(_KNOWN_SUBJECTS)(lambda each: classify(each) if inside(each) else 0)
-    return numbered(batches, "subject", known)
 
 
 def numbered(

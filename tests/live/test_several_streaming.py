@@ -12,7 +12,6 @@ from unittest.mock import patch
 import pytest
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
-from pyspark_jetstream.fetch import survey as survey_module
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.operations.files import LocalFiles
 from pyspark_jetstream.operations.inspect.looking import Inspector
@@ -80,55 +79,6 @@ def test_streams_join_from_their_first_message(
     )
     places = [name for (name,) in early.planned[-1]["layout"]["places"]]
     assert places == [tenants.name(name) for name in "bcad"]
-
-
-def test_numbered_streams_of_a_list(tenants: Tenants, query: Callable[..., Query]) -> None:
-    """
-    Of a list with `{partition}` each stream keeps its own place in the offset, and its rows have
-    the number. The same streams may be written out. Streams of another layout are no way on.
-    """
-    tenants.make("o-0", "o-1", "r", "p-0")
-    tenants.fill("o-0", "o-1", "r")
-    r = tenants.name("r")
-    numbered = query(stream=f"{tenants.name('o')}-{{partition}},{r}", partitions=2)
-    drain(numbered)
-    tenants.fill("o-1", count=1)
-    numbered.restart()
-    drain(numbered)
-
-    numbers = {"o-0": 0, "o-1": 1, "r": 0}
-    assert rows(numbered) == sorted(
-        (tenants.name(name), n, s + 1) for name, n in numbers.items() for s in range(3 + n)
-    )
-    assert len(numbered.planned[-1]["sequences"]) == 3
-    numbered.options["stream"] = f"{tenants.name('p')}-{{partition}},{r}"
-    numbered.options["partitions"] = "1"
-    numbered.restart()
-    with pytest.raises(OffsetError, match=f"stream '{tenants.name('o-0')}', too.*name it as well"):
-        drain(numbered)
-    numbered.options["stream"] = ",".join(map(tenants.name, numbers))
-    del numbered.options["partitions"]
-    numbered.restart()
-    tenants.fill("r", count=1)
-    drain(numbered)
-    assert rows(numbered)[-1] == (r, 0, 4)
-
-
-def test_a_stream_with_the_next_number_ends_a_query_of_a_list(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
-    """While a query of a list runs, a stream with the next number ends it: it would not be read."""
-    tenants.make("o-0", "r")
-    tenants.fill("o-0")
-    names = f"{tenants.name('o')}-{{partition}},{tenants.name('r')}"
-    with patch.object(survey_module, "_COVER_EVERY_S", 0.0):
-        numbered = query(stream=names, partitions=1)
-        drain(numbered)
-        tenants.make("o-1")
-        tenants.fill("r")
-
-        with pytest.raises(OptionError, match=f"stream '{tenants.name('o-1')}', too"):
-            drain(numbered)
 
 
 def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo
 
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.options import parse_read
-from pyspark_jetstream.read.ranges import FilteredRangeReader, JetStreamRangeReader
-from pyspark_jetstream.read.snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
 from ..kits.servers import DevServer
 from ..kits.tenants import Tenants, tenants
@@ -49,53 +48,6 @@ def test_a_list_and_a_pattern(tenants: Tenants, read: Callable[..., Any]) -> Non
     assert read(stream=f"{tenants.name('c')},{tenants.name('a')}") == every
     assert read(streamPattern=f"{tenants.prefix}-*") == every
     assert read(streamPattern=f"{tenants.prefix}-*c") == every[3:]
-
-
-@pytest.mark.parametrize("of", [{}, {"multiLast": ">"}], ids=["range", "snapshot"])
-def test_numbered_streams_of_a_list(
-    tenants: Tenants, read: Callable[..., Any], nats_server: DevServer, of: dict[str, str]
-) -> None:
-    """
-    `{partition}` in a list stands for numbered streams, whose rows have the number. A filter on
-    `partition` finds them. A further number, for which there is a stream, is no part to leave out.
-    """
-    tenants.make("o-0", "o-1", "r")
-    tenants.fill("o-0", "o-1", "r", count=2)
-    options = of | {"stream": f"{tenants.name('o')}-{{partition}},{tenants.name('r')}"}
-    numbers = {"o-0": 0, "o-1": 1, "r": 0}
-    every = [(tenants.name(name), n, seq) for name, n in numbers.items() for seq in (1, 2)]
-
-    assert read(**options, partitions=2) == every
-    kind = FilteredSnapshotReader if of else FilteredRangeReader
-    reader = kind(parse_read({"servers": nats_server.url, "partitions": "2"} | options))
-    list(reader.pushFilters([EqualTo(("partition",), 1)]))
-    found = [batch for task in reader.partitions() for batch in reader.read(task)]
-    assert {name for b in found for name in b.column("stream").to_pylist()} == {every[2][0]}
-
-    with pytest.raises(OptionError, match=f"partitions.* a stream '{every[2][0]}', too"):
-        read(**options, partitions=1)
-    left = read(**options, partitions=1, failOnDataLoss="false")
-    assert left == every[:2] + every[4:]
-
-
-@pytest.mark.parametrize("of", [{}, {"multiLast": ">"}], ids=["range", "snapshot"])
-def test_numbers_in_the_subjects_of_several(
-    tenants: Tenants, read: Callable[..., Any], of: dict[str, str]
-) -> None:
-    """
-    With `partitionSubject` the rows of several streams have the numbers of their subjects: null
-    where the token is none of them, 0 where the subject has another form. No row is left out.
-    """
-    tenants.make("a", "b")
-    a, b = tenants.name("a"), tenants.name("b")
-    subjects = [f"{a}.0.x", f"{a}.1.x", f"{a}.2.x", f"{a}.k.x", f"{b}.1.x", f"{b}.1"]
-    assert all(b"seq" in r.data for r in tenants.js.client.requests([(s, b"") for s in subjects]))
-
-    found = read(stream=f"{a},{b}", partitions=2, partitionSubject="*.{partition}.*", **of)
-
-    numbers = [0, 1, None, None, 1, 0]
-    expected = [(a, n, s + 1) for s, n in enumerate(numbers[:4])]
-    assert found == expected + [(b, n, s + 1) for s, n in enumerate(numbers[4:])]
 
 
 def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) -> None:

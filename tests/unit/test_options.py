@@ -219,26 +219,6 @@ def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
     assert list(filter(several.takes(), [*taken, *others])) == taken
 
 
-@pytest.mark.parametrize(
-    ("options", "numbers"),
-    [
-        ({"stream": "A-{partition},B,C-{partition}", "partitions": "2"},
-         {"A-0": 0, "A-1": 1, "B": 0, "C-0": 0, "C-1": 1}),
-        ({"stream": "A"}, {"A": 7}),
-        ({"stream": "A,B"}, {"A": 0}),
-        ({"stream": "A,B", "partitions": "2", "partitionSubject": "a.{partition}.>"}, {"A": None}),
-    ],
-)  # fmt: skip
-def test_who_says_the_number_of_a_row(options, numbers):
-    """
-    Of one stream the partition is the number. Of several the name of a numbered one has it, and
-    those of others have 0; `partitionSubject` leaves it to subjects.
-    """
-    parsed = parse("range", options)
-
-    assert {name: parsed.number(name, 7) for name in numbers} == numbers
-
-
 @pytest.mark.parametrize("others", [{}, {"stream": "S", "streamSubjects": "a.>,b"}])
 def test_a_file_of_a_configuration_says_all_of_a_stream(tmp_path, others):
     """
