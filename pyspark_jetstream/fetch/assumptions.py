@@ -1,137 +1,66 @@
 """
-Assumptions of a read about its consumers, and the sign of each that is broken.
+What others do to a query's consumers: an operator edits, pauses or deletes them.
 
-Others act on the same server: an operator edits, pauses or deletes a consumer. What shows that
-messages of a stream are lost is in `dataloss`. Drivers go by both before each batch, and `inspect`
-when it is asked (docs/reference/guarantees.md, "Neighbours").
+What shows that messages of a stream are lost is in `dataloss`. Drivers go by both before each
+batch, and `inspect` when it is asked (docs/reference/guarantees.md).
 
-Rule 1: this module judges, by what callers were told by the server anyway. It performs no I/O and
+Rule: this module judges, by what callers were told by the server anyway. It performs no I/O and
 reads no clock.
-Rule 2: only what is certain.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from enum import Enum
 from typing import Any, Final
 
-from .. import subjects
-from ..client.info import ConsumerInfo, StreamInfo
+from ..client.info import ConsumerInfo
 
 
-class Assumption(Enum):
-    """A fact taken for granted; the value says in short what is so when it does not hold."""
-
-    CONSUMER_THERE = "consumer is gone"
-    SAME_CONSUMER = "consumer was made anew"
-    CONSUMER_AS_MADE = "consumer was edited"
-    NOT_PAUSED = "consumer is paused"
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether messages are gone, or will come again, where it does not hold."""
-        return self not in (Assumption.CONSUMER_AS_MADE, Assumption.NOT_PAUSED)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One assumption that does not hold."""
-
-    of: Assumption
-    text: str
-    """The fact, its place, and its consequence."""
-
-
-def takes_all(filters: Sequence[str | None], info: StreamInfo) -> bool:
-    """Whether each message that the stream can hold matches one of these filters."""
-    if None in filters or subjects.REST in filters:
-        return True
-    if info.is_filled:
-        return False
-    taken: list[str] = info.config.get("subjects") or []
-    return bool(taken) and all(
-        any(filter_ is not None and subjects.covers(filter_, subject) for filter_ in filters)
-        for subject in taken
-    )
-
-
-# ── consumers ────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A durable consumer of a query, as it was made."""
-
-    created: str
-    """Creation time of the consumer, in the server's text."""
-    since: int
+def gone(name: str, info: ConsumerInfo | None, created: str) -> str | None:
     """
-    Last sequence of its stream then: from there on nothing leaves the stream without the consumer.
+    What is lost with a consumer for which alone a stream keeps messages; None where it is still the
+    one that was made at `created`.
     """
-
-
-def consumer_changes(
-    wanted: Mapping[str, Any],
-    info: ConsumerInfo | None,
-    made: Made | None = None,
-) -> Iterator[Change]:
-    """
-    Broken assumptions about a consumer, the worst first.
-
-    Args:
-        wanted: its configuration, as it was made.
-        info: the consumer now, None where it is gone.
-        made: when it was made, where a stream keeps messages for it alone (`interest`).
-    """
-    name = wanted.get("durable_name") or wanted.get("name")
     if info is None:
-        if made is not None:
-            text = (
-                f"the consumer '{name}' is gone, and with it the stream's interest in what came"
-                " since"
-            )
-            yield Change(Assumption.CONSUMER_THERE, text)
-        return
-    if made is not None and info.created != made.created:
-        text = (
-            f"the consumer '{name}' was made anew at {info.created} (the query made it at"
-            f" {made.created}): in between the stream had no interest in what came"
+        return (
+            f"the consumer '{name}' is gone, and with it the stream's interest in what came since"
         )
-        yield Change(Assumption.SAME_CONSUMER, text)
-    edit = edit_of(wanted, info)
-    if edit is not None:
-        yield edit
-    if info.pause_s > 0:
-        until = re.sub(r"\.\d+", "", str(info.config.get("pause_until") or "?"))
-        left = timedelta(seconds=round(info.pause_s))
-        text = f"the consumer '{name}' is paused until {until}, for {left} more"
-        yield Change(Assumption.NOT_PAUSED, text)
+    if info.created != created:
+        return (
+            f"the consumer '{name}' was made anew at {info.created} (the query made it at"
+            f" {created}): in between the stream had no interest in what came"
+        )
+    return None
 
 
 def edit_of(
-    wanted: Mapping[str, Any], info: ConsumerInfo | None, ignored: Collection[str] = ()
-) -> Change | None:
+    wanted: Mapping[str, Any], info: ConsumerInfo, ignored: Collection[str] = ()
+) -> str | None:
     """
-    Edits of a consumer since it was made; None where there are none, or it is gone.
+    Edits of a consumer since it was made; None where there are none.
 
     Args:
         ignored: fields of the configuration that may differ.
     """
-    config = info.config if info is not None else wanted
-    differing = [each for each in changed_fields(wanted, config) if each[0] not in ignored]
+    differing = [each for each in changed_fields(wanted, info.config) if each[0] not in ignored]
     if not differing:
         return None
     now = ", ".join(
         f"{in_words(key, has)} where it was made with {in_words(key, needs)}"
         for key, has, needs in differing
     )
-    name = wanted.get("durable_name") or wanted.get("name")
-    text = f"the consumer '{name}' was edited: it has {now}"
-    return Change(Assumption.CONSUMER_AS_MADE, text)
+    return f"the consumer '{info.name}' was edited: it has {now}"
+
+
+def pause_of(info: ConsumerInfo) -> str | None:
+    """How long a consumer is still paused; None where it is not."""
+    if info.pause_s <= 0:
+        return None
+    until = re.sub(r"\.\d+", "", str(info.config.get("pause_until") or "?"))
+    left = timedelta(seconds=round(info.pause_s))
+    return f"the consumer '{info.name}' is paused until {until}, for {left} more"
 
 
 def resumed_by(command: Callable[[str], str], stream: str, consumer: str) -> str:

@@ -11,7 +11,6 @@ from ..errors import ApiError, ConsumerEditedError, ReadError
 if TYPE_CHECKING:
     from ..client.info import ConsumerInfo
     from ..client.jetstream import JetStream
-    from .assumptions import Change
 
 DESCRIPTION: Final = "pyspark-jetstream"
 """Description of a query's own durable consumers."""
@@ -105,10 +104,10 @@ def refused(stream: str, partition: int, consumer: str, error: ApiError) -> Read
     )
 
 
-def edited(of: Durable, change: Change) -> ConsumerEditedError:
+def edited(of: Durable, edit: str) -> ConsumerEditedError:
     """The error for a query's consumer whose configuration was changed."""
     what = way_back(of.stream, of.name, of.retention == "limits")
-    detail = f"{change.text}. Its position would not be the query's; {what}"
+    detail = f"{edit}. Its position would not be the query's; {what}"
     return ConsumerEditedError(of.stream, of.partition, detail)
 
 

@@ -112,6 +112,14 @@ class Layout:
             return self, index
         return Layout((replace(self.partitions[index], index=0),)), 0
 
+    def __str__(self) -> str:
+        if self.is_several:
+            return f"several streams, {', '.join(self.streams)}"
+        filters = [p.filter for p in self if p.filter is not None]
+        of = f" ({', '.join(filters)})" if filters else ""
+        count = f"{len(self)} partition{'s' if len(self) > 1 else ''}"
+        return f"{count} of stream {', '.join(self.streams)}{of}"
+
     def __len__(self) -> int:
         return len(self.partitions)
 

@@ -17,7 +17,6 @@ from ..client.connection import borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
-from ..fetch.assumptions import takes_all
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
 from ..fetch.planning import split_range
@@ -242,6 +241,16 @@ def choose_way(
     length = info.last_seq - info.first_seq + 1
     messages = info.messages * (point.sequence - info.first_seq + 1) // length
     return "names" if by_names_us < _READ_US * messages else "back"
+
+
+def takes_all(filters: Sequence[str], info: StreamInfo) -> bool:
+    """Whether each message that the stream can hold matches one of these filters."""
+    if subjects.REST in filters:
+        return True
+    taken: list[str] = info.config.get("subjects") or []
+    return bool(taken and not info.is_filled) and all(
+        any(subjects.covers(filter_, subject) for filter_ in filters) for subject in taken
+    )
 
 
 def _in_memory(info: StreamInfo) -> bool:

@@ -2,44 +2,37 @@
 Offsets of a streaming read: what a checkpoint holds, as canonical JSON.
 
 An offset says for every partition the last stream sequence that belongs to the batch: the batch
-between two offsets is `(start, end]`. It also carries what a later run must agree with: the
-number of partitions, every stream's creation time, the names of consumers and query, and `base`,
-the position the query resolved its start to. `base` travels because Spark does not checkpoint the
-initial offset: until batch 0 is committed, `partitions` gets the symbolic start again, and takes
-the base from the end. Spark compares offsets as strings, so equal offsets must
-be equal text: `to_json` is the only way out.
+between two offsets is `(start, end]`. What each partition is, a stream or a filter on one, stands
+in it, too (`layout`). A batch is read by the layout of its end; where its start has another one, as
+of several streams that come and go, a partition that is new begins at the end's base (`begins`).
 
-What each partition is stands in it, too: `layout`. Of several streams a batch is read by the layout
-of its end; where its start has another one, a partition that is new begins at the end's base
-(`begins`).
+It also carries what a later run must agree with: every stream's creation time, the names of
+consumers and query, and `base`, the position the query resolved its start to. `base` travels
+because Spark does not checkpoint the initial offset: until batch 0 is committed, `partitions` gets
+the symbolic start again, and takes the base from the end. Spark compares offsets as strings, so
+equal offsets must be equal text: `to_json` is the only way out.
 
-Its `version` counts the forms that an older package would misread: what 0.1.0 and its successors
-wrote are forms of version 1, which are read for good. A key that is not known is one of a newer
-package, and refused, too: what it says of a batch would be left out in silence.
+A version or a key that is not known is one of a newer package, and refused: what it says of a batch
+would be left out in silence.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..client.info import Mark
 from ..errors import OffsetError
-from ..fetch.assumptions import Made
 from ..fetch.layout import Layout, Place, SubjectPartition
 from ..fetch.options import Several
 
-VERSION: Final = 2
-"""
-Version of the offsets that are written. 1: by 0.1.0 and its successors, which ignore the keys they
-do not know. 2: by packages that refuse these.
-"""
+VERSION: Final = 1
 
 _KEYS: Final = frozenset(
-    ("version", "consumer", "query", "streams", "marks", "filters", "consumers", "layout")
+    ("version", "consumer", "query", "streams", "marks", "consumers", "layout")
     + ("base", "sequences", "idle", "resumed", "one_pass")
 )
 
@@ -56,11 +49,11 @@ class Offset:
     """Creation time of each stream, by name."""
     consumer: str
     """Prefix of the durable consumers' names."""
+    layout: Layout
     idle: frozenset[int] = frozenset()
     """
     Partitions without a message in the batch that ends here: they get no task. It is noted, because
-    asked again the server might say otherwise, and then the tasks' numbers would shift. Not in the
-    first checkpoints of version 0.1.0.
+    asked again the server might say otherwise, and then the tasks' numbers would shift.
     """
     resumed: tuple[int, ...] = ()
     """
@@ -69,7 +62,7 @@ class Offset:
     restored from an older copy (`failOnDataLoss=false`) at its first message.
     """
     query: str = ""
-    """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
+    """Names the query as long as it has this checkpoint."""
     one_pass: bool = False
     """
     Whether the batch that ends here is read in one pass over its stream, and not by a task for each
@@ -77,18 +70,13 @@ class Offset:
     """
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """
-    Each stream as it was when the batch that ends here was planned, by name; empty in checkpoints
-    of version 0.1.0. By its mark a stream is known that was taken back since, however long it is.
+    Each stream as it was when the batch that ends here was planned, by name. By its mark a stream
+    is known that was taken back since, however long it is.
     """
-    consumers: Mapping[int, Made] = field(default_factory=dict)
+    consumers: Mapping[int, str] = field(default_factory=dict)
     """
-    By partition the consumers for which alone their streams keep messages (`interest` and
-    `workqueue`), as far as they had been made when the batch was planned.
-    """
-    layout: Layout | None = None
-    """
-    Layout of the partitions. None in checkpoints of version 1, where it is what the options say;
-    but of several filters it is known, too.
+    By partition when the consumers were made for which alone their streams keep messages
+    (`interest` and `workqueue`), as far as they had been when the batch was planned.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -96,24 +84,22 @@ class Offset:
         return {
             "version": VERSION,
             "consumer": self.consumer,
-            "streams": {name: self.streams[name] for name in sorted(self.streams)},
+            "streams": dict(sorted(self.streams.items())),
+            "layout": _layout_json(self.layout),
             "base": list(self.base),
             "sequences": list(self.sequences),
             "idle": sorted(self.idle),
             **({"resumed": list(self.resumed)} if self.resumed else {}),
             **({"one_pass": True} if self.one_pass else {}),
             **({"query": self.query} if self.query else {}),
-            **({"layout": _layout_json(self.layout)} if self.layout is not None else {}),
-            **({"marks": marks_json(self.marks)} if self.marks else {}),
-            **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
+            **({"marks": _marks_json(self.marks)} if self.marks else {}),
+            **({"consumers": _by_index(self.consumers)} if self.consumers else {}),
         }
 
     @property
     def by_place(self) -> dict[Place, int]:
-        """The sequences by what their partitions are; by their numbers where that is not known."""
-        numbers = [(str(index),) for index in range(len(self.sequences))]
-        places = self.layout.places if self.layout is not None else numbers
-        return dict(zip(places, self.sequences, strict=True))
+        """The sequences by what their partitions are."""
+        return dict(zip(self.layout.places, self.sequences, strict=True))
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
@@ -129,7 +115,7 @@ class Offset:
             begins: where each of the others begins.
             created: when their streams were made, by name.
         """
-        at = {place: i for i, place in enumerate(self.layout.places)} if self.layout else {}
+        at = {place: i for i, place in enumerate(self.layout.places)}
         places = layout.places
 
         def moved(values: Sequence[int]) -> tuple[int, ...]:
@@ -179,16 +165,19 @@ class Offset:
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 one_pass=bool(value.get("one_pass")),
                 query=_name(value.get("query", "")),
-                layout=_layout_of(value),
-                marks=marks_of(value),
+                layout=_laid(value["layout"]),
+                marks={
+                    str(name): Mark(str(value["streams"][name]), _sequence(at), _name(time))
+                    for name, (at, time) in value.get("marks", {}).items()
+                },
                 consumers={
-                    int(index): Made(_name(created), _sequence(since))
-                    for index, (created, since) in value.get("consumers", {}).items()
+                    int(index): _name(created)
+                    for index, created in value.get("consumers", {}).items()
                 },
             )
-        lengths = {len(offset.sequences), len(offset.base), len(offset.resumed or offset.base)}
-        if len(lengths | {len(offset.layout or offset.base)}) > 1:
-            raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
+            lengths = {len(each) for each in (offset.sequences, offset.base, offset.layout)}
+            if len(lengths | {len(offset.resumed or offset.base)}) > 1:
+                raise ValueError("places, base and sequences differ in length")
         return offset
 
 
@@ -205,8 +194,6 @@ def reading(fault: str, content: object) -> Iterator[None]:
     """
     try:
         yield
-    except OffsetError:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OffsetError(f"{fault} ({error!r}): {str(content)[:200]}") from None
 
@@ -219,8 +206,6 @@ def begins(start: Mapping[str, Any], end: Offset) -> Offset:
     if is_initial(start):
         return end.at(end.base)
     offset = Offset.from_json(start).bare()
-    if offset.layout is None or end.layout is None:  # of version 1: of the options' layout
-        return replace(offset, layout=end.layout)
     if offset.layout == end.layout:
         return offset
     places = dict(zip(end.layout.places, end.base, strict=True))
@@ -234,7 +219,7 @@ def is_initial(value: Any) -> bool:
 
 def check_written(value: Any, keys: Set[str]) -> None:
     """
-    Accepts what a package up to this one may have written as an offset.
+    Accepts what this package may have written as an offset.
 
     Args:
         keys: all that such an offset may have.
@@ -249,14 +234,14 @@ def check_written(value: Any, keys: Set[str]) -> None:
             " startingTimestamp say where it begins"
         )
     version, unknown = value["version"], sorted(value.keys() - keys)
-    known = type(version) is int and 1 <= version <= VERSION
-    if known and not unknown:
+    is_known = type(version) is int and version == VERSION
+    if is_known and not unknown:
         return
-    what = f"of version {version!r}" if not known else f"with '{unknown[0]}'"
+    what = f"of version {version!r}" if not is_known else f"with '{unknown[0]}'"
     raise OffsetError(
-        f"the checkpoint holds an offset {what}, written by a newer pyspark-jetstream: this one"
-        f" reads versions 1 to {VERSION}, and what it does not know might be rows of a batch; use"
-        " the one that wrote it, or a newer one"
+        f"the checkpoint holds an offset {what}, written by another pyspark-jetstream: this one"
+        f" reads version {VERSION}, and what it does not know might be rows of a batch; use the one"
+        " that wrote it"
     )
 
 
@@ -268,85 +253,33 @@ SWITCHING: Final = (
 """Remedy where a checkpoint is of other partitions."""
 
 
-def check_layout(
-    partitions: int, streams: Iterable[str], now: Sequence[str], count: int, remedy: str
-) -> None:
+def check_layout(then: Layout, now: Layout, several: Several | None) -> None:
     """
-    Accepts a checkpoint of so many partitions of these streams, for a query of `count` of `now`.
-
-    Args:
-        remedy: a sentence on what leads from one layout of a stream to another.
+    Accepts a checkpoint of these partitions for a query that has others, or several streams.
 
     Raises:
-        OffsetError: It is one of another stream, or of another layout.
+        OffsetError: The query does not read what the checkpoint has.
     """
-    then = sorted(streams)
-    if partitions == count and then == sorted(now):
-        return
-    if not set(then) & set(now):
+    if then.is_several and several is not None:
+        takes = several.takes()
+        strange = [stream for stream in then.streams if not takes(stream)]
+        if strange:
+            raise OffsetError(
+                f"the checkpoint has stream '{strange[0]}', too, which is none of {several.option}"
+                f"={several}: name it as well, or give this query a checkpointLocation of its own"
+            )
+    elif not set(then.streams) & set(now.streams):
         raise OffsetError(
-            f"the checkpoint is of stream {', '.join(then)}, not of {', '.join(sorted(now))}: give"
-            " this query a checkpointLocation of its own, or name that stream in the option stream."
-            f" If this stream takes that one's place, {remedy}"
+            f"the checkpoint is of stream {', '.join(then.streams)}, not of"
+            f" {', '.join(now.streams)}: give this query a checkpointLocation of its own, or name"
+            " that stream in the option stream. If this stream takes that one's place,"
+            f" {SWITCHING}"
         )
-    raise OffsetError(
-        f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
-        f" query has {count} of {', '.join(sorted(now))}. {remedy[0].upper()}{remedy[1:]}"
-    )
-
-
-def check_several(
-    streams: Iterable[str] | None,
-    several: Several | None,
-    remedy: str,
-    whose: str = "the checkpoint",
-) -> None:
-    """
-    Accepts a checkpoint of several streams for a query that reads them, and one of one for others.
-
-    Args:
-        streams: the several; None where it has one.
-        remedy: what there is to do beside reading one more that the checkpoint has.
-
-    Raises:
-        OffsetError: The query has one, or does not read them all.
-    """
-    if (streams is None) != (several is None):
-        then, now = ("one stream", "several") if several else ("several streams", "one")
+    elif then != now:
         raise OffsetError(
-            f"{whose} was written for {then}, and this query has {now}: give it the stream or"
-            " streamPattern it had, or a checkpointLocation of its own"
+            f"the checkpoint was written for {then}; this query has {now}. Give it the options that"
+            f" it had, or a checkpointLocation of its own; {SWITCHING}"
         )
-    if several is None or streams is None:
-        return
-    takes = several.takes()
-    strange = [stream for stream in streams if not takes(stream)]
-    if strange:
-        raise OffsetError(
-            f"{whose} has stream '{strange[0]}', too, which is none of {several.option}={several}:"
-            f" name it as well, or {remedy}"
-        )
-
-
-def check_filters(before: Layout | None, after: Layout | None) -> None:
-    """
-    Accepts a checkpoint with this layout, where `subject` has several filters or had them: their
-    places are partitions.
-
-    Raises:
-        OffsetError: It has others, or in another order.
-    """
-    then = before.named_filters if before is not None else ()
-    now = after.named_filters if after is not None else ()
-    if then == now:
-        return
-    was = f"subject='{','.join(then)}'" if then else "a subject without several filters"
-    names = f"subject='{','.join(now)}'" if now else "a subject without several filters"
-    raise OffsetError(
-        f"the checkpoint was written for {was}, and this query has {names}: each filter is a"
-        " partition, by its place in the list. Give it the filters that it had, in their order, or"
-        " this query a checkpointLocation of its own"
-    )
 
 
 INITIAL: Final[Mapping[str, Any]] = {"version": VERSION, "initial": True}
@@ -363,22 +296,6 @@ def _layout_json(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _layout_of(value: Mapping[str, Any]) -> Layout | None:
-    """
-    The layout that an offset names, if it does.
-
-    Raises:
-        KeyError, TypeError, ValueError: It is none.
-    """
-    laid = value.get("layout")
-    if laid is None:
-        (stream, *others), filters = value["streams"], value.get("filters", ())
-        if not filters or others:
-            return None
-        laid = {"places": [[stream, filter_] for filter_ in filters]}
-    return _laid(laid)
-
-
 def _laid(laid: Mapping[str, Any]) -> Layout:
     if set(laid) - {"places", "subject", "several"}:
         raise ValueError(f"layout {sorted(laid)}")
@@ -391,28 +308,12 @@ def _laid(laid: Mapping[str, Any]) -> Layout:
     )
 
 
-def _consumers_json(consumers: Mapping[int, Made]) -> dict[str, Any]:
-    made = {index: consumers[index] for index in sorted(consumers)}
-    return {str(index): [each.created, each.since] for index, each in made.items()}
+def _by_index(values: Mapping[int, str]) -> dict[str, str]:
+    return {str(index): values[index] for index in sorted(values)}
 
 
-def marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
-    """Marks as an offset has them."""
-    named = [(name, marks[name]) for name in sorted(marks)]
-    return {name: [mark.sequence, mark.time] for name, mark in named}
-
-
-def marks_of(value: Mapping[str, Any]) -> dict[str, Mark]:
-    """
-    The marks of an offset, of whatever read.
-
-    Raises:
-        KeyError, TypeError, ValueError: They are none.
-    """
-    return {
-        str(name): Mark(str(value["streams"][name]), _sequence(at), _name(time))
-        for name, (at, time) in value.get("marks", {}).items()
-    }
+def _marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
+    return {name: [mark.sequence, mark.time] for name, mark in sorted(marks.items())}
 
 
 def _name(value: Any) -> str:

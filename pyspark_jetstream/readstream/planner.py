@@ -313,7 +313,6 @@ class BatchPlanner:
     def _with_gone(reads: Sequence[RangeRead], start: Offset, end: Offset) -> list[RangeRead]:
         """The reads, and in their places those of streams that had messages and are gone."""
         there = {read.stream: read for read in reads}
-        assert end.layout is not None
         spans = zip(end.layout, start.sequences, end.sequences, strict=True)
         return [
             there.get(p.stream)

@@ -199,7 +199,6 @@ class RangeDriver(Driver):
             return []
         upto = Offset.from_json(end)
         self._check_fits(upto)
-        upto = replace(upto, layout=upto.layout or self._layout)
         self._name_query(upto)
         logged = self._begins(start, end, upto), upto
         if self._layout.is_several:
@@ -234,7 +233,7 @@ class RangeDriver(Driver):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if not end.get("initial"):
-            self._settle(self._read_by(end))
+            self._settle(Offset.from_json(end))
 
     def _settle(self, offset: Offset) -> None:
         """Settles all up to an offset that Spark has committed; never raises."""
@@ -359,15 +358,10 @@ class RangeDriver(Driver):
     def _name_query(self, offset: Offset) -> None:
         self._name_log(offset.consumer, offset.query if self._options.standby else "")
 
-    def _read_by(self, value: Mapping[str, Any]) -> Offset:
-        """An offset with its layout: the options', where it is of version 1."""
-        offset = Offset.from_json(value)
-        return offset if offset.layout is not None else replace(offset, layout=self._layout)
-
     def _offset(self, start: Mapping[str, Any]) -> Offset:
         """The offset that `start` stands for."""
         if not is_initial(start):
-            offset = self._read_by(start).bare()
+            offset = Offset.from_json(start).bare()
             self._check_fits(offset)
             return offset
         if self._origin is None:
@@ -388,7 +382,7 @@ class RangeDriver(Driver):
         Raises:
             OptionError, OffsetError: The checkpoint is not one of this query.
         """
-        self._watched.check_fits(offset, self._end.fixed(offset.layout or self._layout))
+        self._watched.check_fits(offset, self._end.fixed(offset.layout))
 
     def _laid_out(self, offset: Offset, own: Offset) -> tuple[Offset, Offset]:
         """
@@ -423,7 +417,7 @@ class RangeDriver(Driver):
                     offset.sequences[p.index]
                     if offset.streams.get(p.stream) == upto.streams[p.stream]
                     else upto.base[p.index]
-                    for p in upto.layout or self._layout
+                    for p in upto.layout
                 )
             )
         return upto.at(upto.resumed) if upto.resumed and start != end else offset
@@ -436,7 +430,7 @@ class RangeDriver(Driver):
         """End of what this run will read, pauses over, where the streams are as these say."""
         lasts = {
             p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
-            for p in offset.layout or self._layout
+            for p in offset.layout
         }
         return tuple(max(at, lasts.get(index, 0)) for index, at in enumerate(offset.sequences))
 

@@ -28,8 +28,8 @@ from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, OptionError
-from ..fetch.assumptions import Change, Made, consumer_changes
-from ..fetch.durable import Durable, consumer_config, create, refused
+from ..fetch.assumptions import edit_of, gone
+from ..fetch.durable import Durable, consumer_config, create, edited, refused
 from ..fetch.layout import Layout
 from ..fetch.owner import FILTER, Owner
 from ..sanitize import get_logger
@@ -62,8 +62,11 @@ class Seats:
         Args:
             has_reset: whether the server has CONSUMER.RESET; without, they stay where they began.
         """
-        self.made: dict[int, Made] = {}
-        """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
+        self.made: dict[int, str] = {}
+        """
+        By partition: when the consumers were made for which alone a stream keeps messages (not
+        `limits`), in the server's text.
+        """
         self.layout = layout
         self.term_s = options.priority_timeout_s or (STANDBY_S if options.standby else _SERVERS_S)
         """Seconds that the server keeps a pin for one that is silent."""
@@ -305,26 +308,18 @@ class Seats:
             if not resumed or durable.retention != "interest":
                 continue
             # The first batch is planned before there are consumers: its offset knows of none.
-            there = Made(info.created if info is not None else "", 0)
-            made = self.made.get(durable.partition, there)
-            for change in consumer_changes(consumer_config(durable), info, made):
-                if change.of.is_loss:
-                    lost(durable.stream, durable.partition, change.text)
-                    self.made.pop(durable.partition, None)
+            made = self.made.get(durable.partition, info.created if info is not None else "")
+            if what := gone(durable.name, info, made):
+                lost(durable.stream, durable.partition, what)
+                self.made.pop(durable.partition, None)
 
     def _note_made(self, durables: Collection[Durable]) -> None:
-        """Notes when consumers were made that are not known, and where their streams ended then."""
+        """Notes when consumers were made of which that is not known."""
         new = [d for d in durables if d.retention != "limits" and d.partition not in self.made]
-        if not new:
-            return
         infos = self._js.consumer_infos([(each.stream, each.name) for each in new])
-        names = list(dict.fromkeys(each.stream for each in new))
-        ends = {info.name: info.last_seq for info in self._js.stream_infos(names)}
         for durable, info in zip(new, infos, strict=True):
             if info is not None:
-                # A work queue keeps what comes also before there is a consumer.
-                since = 0 if durable.retention == "workqueue" else ends[durable.stream]
-                self.made[durable.partition] = Made(info.created, since)
+                self.made[durable.partition] = info.created
 
     # ── before each batch ────────────────────────────────────────────────────────────────────
 
@@ -344,33 +339,34 @@ class Seats:
         if not self.is_prepared:
             self.made, self.prefix = dict(start.consumers), start.consumer
 
-    def changes(
+    def check(
         self,
         start: Offset,
         infos: Mapping[str, StreamInfo],
         seen: Mapping[int, ConsumerInfo | None],
-    ) -> dict[Durable, list[Change]]:
-        """Changes of consumers that were seen now; notes which of them are paused."""
-        changes = {}
+        lost: Callable[[str, int, str], None],
+    ) -> None:
+        """
+        Compares the consumers that were seen now with what they were; notes which are paused.
+
+        Raises:
+            DataLossError: One is gone for which alone a stream keeps messages (`failOnDataLoss`).
+            ConsumerEditedError: Somebody changed what one delivers.
+        """
         for durable in self.durables(start, infos) if seen else ():
             index = durable.partition
             if index not in seen:
                 continue
+            info = seen[index]
+            self._paused.note(index, durable.stream, index, durable.name, info)
             made = self.made.get(index) if durable.retention == "interest" else None
-            changes[durable] = list(consumer_changes(consumer_config(durable), seen[index], made))
-            self._paused.note(index, durable.stream, index, durable.name, seen[index])
-            if seen[index] is None and durable.retention != "interest":
+            if made is not None and (what := gone(durable.name, info, made)):
+                lost(durable.stream, index, what)
+                del self.made[index]  # the one counts that is there now, or that is to be made
+            if info is None:
                 self.is_prepared = False  # it is made anew where the query is
-        return changes
-
-    def forget(self, partition: int, info: ConsumerInfo | None) -> None:
-        """
-        Forgets which consumer a stream kept messages for: the one that is there now counts, or the
-        one that is to be made (`failOnDataLoss=false`).
-        """
-        self.made.pop(partition, None)
-        if info is None:
-            self.is_prepared = False
+            elif edit := edit_of(consumer_config(durable), info):
+                raise edited(durable, edit)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 

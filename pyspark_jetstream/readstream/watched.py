@@ -14,13 +14,11 @@ from typing import Final
 from ..client.info import StreamInfo
 from ..client.patience import Patience
 from ..errors import OffsetError, OptionError
-from ..fetch.assumptions import Assumption
 from ..fetch.dataloss import Loss, Sign, loss_of, replaced
-from ..fetch.durable import edited
 from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey, check_direct
 from ..sanitize import get_logger
-from .offsets import SWITCHING, Offset, check_filters, check_layout, check_several
+from .offsets import Offset, check_layout
 from .options import SourceOptions
 from .seats import Seats
 
@@ -131,28 +129,10 @@ class WatchedStreams:
                 f" goes on with it, not with '{named}': give consumer={offset.consumer}, to whoever"
                 " stands by (standby), too, or leave the option out",
             )
-        known = offset.layout
-        if layout.is_several or (known is not None and known.is_several):
-            check_several(
-                known.streams if known is not None and known.is_several else None,
-                self._options.several,
-                "give this query a checkpointLocation of its own",
-            )
-        else:
-            check_filters(known, layout)
-            check_layout(
-                len(offset.sequences), offset.streams, layout.streams, len(layout),
-                SWITCHING,
-            )  # fmt: skip
-            if known is not None and known != layout:
-                filters = (", ".join(map(str, of.filters(None))) for of in (known, layout))
-                raise OffsetError(
-                    "the checkpoint was written for partitions with filters {}; this query has {}:"
-                    " {}".format(*filters, SWITCHING)
-                )
+        check_layout(offset.layout, layout, self._options.several)
         for index, end in ends.items():
             if offset.sequences[index] > end:
-                of, number = (known or layout).within(index)
+                of, number = offset.layout.within(index)
                 raise OffsetError(
                     f"partition {number} of stream '{of.partitions[number].stream}' was read up to"
                     f" sequence {offset.sequences[index]}, beyond its endingOffsets {end}: stop the"
@@ -167,7 +147,6 @@ class WatchedStreams:
         Raises:
             DataLossError: One was (`failOnDataLoss`).
         """
-        assert offset.layout is not None
         known = offset.layout.streams
         self._survey.set_layout(offset.layout)
         if any(stream not in self.infos and stream not in self._gone for stream in known):
@@ -255,18 +234,5 @@ class WatchedStreams:
         return losses
 
     def check_consumers(self, offset: Offset) -> None:
-        """
-        Raises:
-            DataLossError: A consumer is gone for which alone a stream keeps messages
-                (`failOnDataLoss`).
-            ConsumerEditedError: Somebody changed what one delivers.
-        """
-        found = self._seats.changes(offset, self.infos, self.seen.consumers)
-        for durable, changes in found.items():
-            for change in changes:
-                if change.of is Assumption.CONSUMER_AS_MADE:
-                    raise edited(durable, change)
-                if change.of.is_loss:
-                    self._lost(durable.stream, durable.partition, change.text)
-                    index = durable.partition
-                    self._seats.forget(index, self.seen.consumers[index])
+        """As `Seats.check`, of those that were seen by the last look."""
+        self._seats.check(offset, self.infos, self.seen.consumers, self._lost)

@@ -128,7 +128,7 @@ def streams_of(place: Place) -> None:
             created = js.stream_info(name).created
             place.offsets[name] = {
                 "version": 1, "consumer": f"c-{name}", "streams": {name: created}, "base": [0],
-                "sequences": [1], "idle": [],
+                "layout": {"places": [[name]]}, "sequences": [1], "idle": [],
             }  # fmt: skip
         for _ in range(3):
             js.client.request("PURGED.a", b"x")
@@ -352,9 +352,10 @@ MISTAKES = {
         "OffsetError", "the checkpoint is of stream OTHER, not of S", "a checkpointLocation of",
     ),
     "another N's checkpoint": Mistake(
-        lambda at: stream(at.offsets["OTHER"] | {"sequences": [1, 1], "base": [0, 0]},
+        lambda at: stream(at.offsets["OTHER"] | {"sequences": [1, 1], "base": [0, 0], "layout": {
+                              "places": [["OTHER", "a"], ["OTHER", "b"]]}},
                           **at.on("plain", stream="OTHER"), **SOON),
-        "OffsetError", "2 partitions of stream OTHER; this query has 1", "partition --switch",
+        "OffsetError", "2 partitions of stream OTHER (a, b); this query has 1", "--switch",
     ),
     "the checkpoint of a shared consumer": Mistake(
         lambda at: stream({"version": 1, "policy": "overflow", "claims": {}},

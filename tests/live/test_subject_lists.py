@@ -208,11 +208,11 @@ def test_what_another_filter_covers_is_no_partition(filled, reader):
 @pytest.mark.parametrize(
     ("then", "now", "said"),
     [
-        (("a.>", "b.>"), ("b.>", "a.>"), "in their order"),
-        (("a.>", "b.>"), ("a.>", "c.>"), "Give it the filters that it had"),
-        (("a.>", "b.>"), ("a.>", "b.>", "c.>"), "Give it the filters that it had"),
-        (("a.>", "b.>"), ("a.>",), "this query has a subject without several filters"),
-        (("a.>",), ("a.>", "b.>"), "was written for a subject without several filters"),
+        (("a.>", "b.>"), ("b.>", "a.>"), "this query has 2 partitions"),
+        (("a.>", "b.>"), ("a.>", "c.>"), "Give it the options that it had"),
+        (("a.>", "b.>"), ("a.>", "b.>", "c.>"), "this query has 3 partitions"),
+        (("a.>", "b.>"), ("a.>",), "this query has 1 partition of"),
+        (("a.>",), ("a.>", "b.>"), "was written for 1 partition of"),
     ],
 )
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])

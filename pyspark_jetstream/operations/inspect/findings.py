@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
-from ...fetch.assumptions import Assumption, consumer_changes, resumed_by
+from ...fetch.assumptions import edit_of, pause_of, resumed_by
 from ...fetch.dataloss import Sign, loss_of
 from ...fetch.durable import DESCRIPTION, Durable, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
@@ -145,14 +145,12 @@ def add_consumer(
         retention=retention,
     )  # fmt: skip
     of_query = name if is_shared else re.sub(r"-\d+$", "", name)  # one command for all partitions
-    for change in consumer_changes(consumer_config(made), info):
-        if change.of is Assumption.NOT_PAUSED:
-            mend = f" ({resumed_by(command, stream, of_query)})"
-        elif is_shared:
-            continue
-        else:
-            mend = f"; {way_back(stream, name, retention == 'limits', command)}"
-        report.problems.append(f"consumer {stream}/{name}: {change.text}{mend}")
+    if not is_shared and (edit := edit_of(consumer_config(made), info)):
+        mend = way_back(stream, name, retention == "limits", command)
+        report.problems.append(f"consumer {stream}/{name}: {edit}; {mend}")
+    if pause := pause_of(info):
+        mend = resumed_by(command, stream, of_query)
+        report.problems.append(f"consumer {stream}/{name}: {pause} ({mend})")
 
 
 def add_silent(report: Report, stream: str, consumer: str) -> None:
@@ -236,10 +234,10 @@ def add_position(
         # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
         consumer = seen.consumers.get(key)
         if info.retention != "limits" and key not in seen.consumers:
-            problems.append(f"{Assumption.CONSUMER_THERE.value}; {_GO_ON}")
+            problems.append(f"consumer is gone; {_GO_ON}")
         made = planned.consumers.get(index) if info.retention == "interest" else None
-        if made is not None and consumer is not None and consumer.created != made.created:
-            problems.append(f"{Assumption.SAME_CONSUMER.value}; {_GO_ON}")
+        if made is not None and consumer is not None and consumer.created != made:
+            problems.append(f"consumer was made anew; {_GO_ON}")
         owner = Owner.of(consumer.config) if consumer is not None else None
         is_taken = owner is not None and owner.query != planned.query and not owner.standby
         if is_taken and planned.query:
@@ -259,5 +257,5 @@ def add_shared(report: Report, source: str, planned: ClaimedOffset, seen: Seen) 
     there = {name for _, name in seen.consumers}
     for name in (f"{planned.consumer}-{index}" for index in range(planned.partitions)):
         if name not in there:
-            gone = f"consumer '{name}': {Assumption.CONSUMER_THERE.value}"
+            gone = f"consumer '{name}': consumer is gone"
             report.problems.append(f"source {source}, {gone}; {_GO_ON}")

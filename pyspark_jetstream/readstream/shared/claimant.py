@@ -164,12 +164,12 @@ class Claimant:
         Raises:
             ConsumerEditedError: The consumer delivers otherwise than when this query joined it.
         """
-        change = edit_of(self.joined[consumer.number].config, info, ignored=_TUNABLE)
-        if change is not None:
+        edit = edit_of(self.joined[consumer.number].config, info, ignored=_TUNABLE)
+        if edit is not None:
             raise ConsumerEditedError(
                 consumer.stream,
                 consumer.number,
-                f"{change.text}. Queries that share it would read other messages, or each"
+                f"{edit}. Queries that share it would read other messages, or each"
                 " other's; set it back (`nats consumer edit`), or start them again with it."
                 " What another filter leaves out the consumer has passed over, and does not"
                 f" deliver by itself any more{further('guides/sharing')}",

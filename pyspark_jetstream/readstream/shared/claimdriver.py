@@ -31,7 +31,7 @@ from ...fetch.survey import check_direct
 from ...tasks.rows import ReadTask, WarmUp
 from ...values import EARLIEST
 from ..driver import Driver, PausedConsumers
-from ..offsets import check_layout, is_initial
+from ..offsets import is_initial
 from ..options import MAX_CLAIMS, Sharing
 from ..planner import messages_in
 from .acks import IN_PROGRESS, Heartbeats, ack
@@ -442,9 +442,12 @@ class ClaimDriver(Driver):
                 f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
                 " use those, or a new checkpointLocation"
             )
-        check_layout(
-            offset.partitions, offset.streams, layout.streams, len(layout),
-            "drain the old layout with the old options and trigger(availableNow=True), then start"
-            " with a new checkpointLocation",
-        )  # fmt: skip
+        then, now = sorted(offset.streams), sorted(layout.streams)
+        if (offset.partitions, then) != (len(layout), now):
+            raise OffsetError(
+                f"the checkpoint was written for {offset.partitions} partitions of stream"
+                f" {', '.join(then)}; this query has {len(layout)} of {', '.join(now)}. Drain the"
+                " old layout with the old options and trigger(availableNow=True), then start with a"
+                " new checkpointLocation"
+            )
         return offset

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
 from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
+from pyspark_jetstream.fetch.options import Several
 from pyspark_jetstream.readstream.offsets import (
     INITIAL,
     Offset,
@@ -23,23 +25,26 @@ from ...kits.seeds import fresh
 SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
-OFFSET = Offset((7, 0), (3, 0), {"S-1": "2026-01-02T00:00:00Z", "S-0": "t0"}, "spark-abc", (1,))
+LAYOUT = Layout.of_numbers(["S-0", "S-1"])
+OFFSET = Offset(
+    (7, 0), (3, 0), {"S-1": "2026-01-02T00:00:00Z", "S-0": "t0"}, "spark-abc", LAYOUT, (1,)
+)
+ONE = Layout.of_numbers(["S"])
 VALUE = OFFSET.to_json()
 
 
 def test_canonical_json():
     """The text of an offset is fixed: keys in one order, streams sorted."""
     assert json.dumps(VALUE) == (
-        '{"version": 2, "consumer": "spark-abc", "streams": {"S-0": "t0",'
-        ' "S-1": "2026-01-02T00:00:00Z"}, "base": [3, 0], "sequences": [7, 0], "idle": [1]}'
+        '{"version": 1, "consumer": "spark-abc", "streams": {"S-0": "t0",'
+        ' "S-1": "2026-01-02T00:00:00Z"}, "layout": {"places": [["S-0"], ["S-1"]]},'
+        ' "base": [3, 0], "sequences": [7, 0], "idle": [1]}'
     )
 
 
 def test_equal_offsets_are_equal_text():
     """However its mapping was filled, and after any round trip, an offset has the same text."""
-    turned = Offset(
-        OFFSET.sequences, OFFSET.base, dict(sorted(OFFSET.streams.items())), "spark-abc", (1,)
-    )
+    turned = replace(OFFSET, streams=dict(sorted(OFFSET.streams.items())))
     shuffled = dict(reversed(VALUE.items()))
 
     assert json.dumps(turned.to_json()) == json.dumps(VALUE)
@@ -49,7 +54,7 @@ def test_equal_offsets_are_equal_text():
 @pytest.mark.parametrize("sequence", [0, 1, 2**53, 2**53 + 1, 2**63 - 1])
 def test_large_sequences_survive(sequence):
     """Sequences beyond the integers of a double come back exactly."""
-    offset = Offset((sequence,), (sequence,), {"S": "t"}, "c")
+    offset = Offset((sequence,), (sequence,), {"S": "t"}, "c", ONE)
 
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
@@ -65,6 +70,7 @@ def test_random_round_trips(seed):
             tuple(rng.getrandbits(rng.randint(1, 63)) for _ in range(n)),
             {f"S\u00fc-{rng.random()}": str(rng.random()) for _ in range(rng.randint(1, 4))},
             "c" * rng.randint(1, 9),
+            Layout.of_filters(f"S\u00fc-{rng.random()}", "a.{partition}", n),
         )
 
         assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
@@ -73,12 +79,12 @@ def test_random_round_trips(seed):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"version": 3}, "version 3, written by a newer pyspark-jetstream: .* 1 to 2"),
+        ({"version": 2}, "version 2, written by another pyspark-jetstream: .* version 1"),
         ({"version": 0}, "version 0"),
         ({"version": "1"}, "version '1'"),
         ({"version": True}, "version True"),
         ({"version": None}, "version None"),
-        ({"layouts": []}, "with 'layouts', written by a newer pyspark-jetstream"),
+        ({"layouts": []}, "with 'layouts', written by another pyspark-jetstream"),
         ({"sequences": None}, "no offset"),
         ({"sequences": 7}, "no offset"),
         ({"sequences": ["7", 0]}, "no offset"),
@@ -105,35 +111,21 @@ def test_what_is_no_offset_is_refused(change, told):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [{"version": 3}, {"settled": {}}], ids=str)
+@pytest.mark.parametrize("change", [{"version": 2}, {"settled": {}}], ids=str)
 def test_claims_of_a_newer_version_are_refused(change):
     """So are the offsets of a shared consumer, which have a version of the same count."""
     claimed = ClaimedOffset("overflow", "c", 1, {"S": "t"}, 1, {}).to_json()
-    with pytest.raises(OffsetError, match="written by a newer pyspark-jetstream"):
+    with pytest.raises(OffsetError, match="written by another pyspark-jetstream"):
         ClaimedOffset.from_json(claimed | change)
 
 
-@pytest.mark.parametrize("missing", ["version", "sequences", "base", "streams", "consumer"])
+@pytest.mark.parametrize(
+    "missing", ["version", "sequences", "base", "streams", "consumer", "layout"]
+)
 def test_every_key_is_needed(missing):
     """An offset without one of its keys is refused."""
     with pytest.raises(OffsetError):
         Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
-
-
-def test_an_offset_of_the_first_version():
-    """
-    A checkpoint of version 0.1.0, whose offsets had fewer keys, is gone on with: every partition
-    has a task.
-    """
-    text = (
-        '{"version":1,"consumer":"spark-0a1b2c3d4e","streams":{"S":"2026-11-20T00:00:00Z"},'
-        '"base":[0,0],"sequences":[7,9]}'
-    )
-
-    offset = Offset.from_json(json.loads(text))
-
-    assert (offset.sequences, offset.base, offset.consumer) == ((7, 9), (0, 0), "spark-0a1b2c3d4e")
-    assert (offset.idle, offset.resumed, offset.query, offset.layout) == (frozenset(), (), "", None)
 
 
 @pytest.mark.parametrize(
@@ -160,27 +152,44 @@ def test_an_offset_of_claims_is_named():
 
 
 @pytest.mark.parametrize(
-    ("streams", "count", "own"),
-    [(["S"], 3, False), (["T"], 2, True), (["S", "T"], 2, False), (["T", "U"], 2, True)],
+    ("now", "several", "said"),
+    [
+        (LAYOUT, None, None),
+        (
+            Layout.of_numbers(["S-0", "S-1", "S-2"]),
+            None,
+            "for 2 partitions of stream S-0, S-1;",
+        ),
+        (
+            Layout.of_numbers(["S-1", "S-0"]),
+            None,
+            "has 2 partitions of stream S-1, S-0. Give",
+        ),
+        (Layout.of_streams(["S-0", "T"]), Several(("S-0", "T")), "this query has several streams"),
+        (Layout.of_filters("S-0", "a.{partition}", 2), None, "of stream S-0 (a.0, a.1). Give it"),
+        (Layout.of_numbers(["T"]), None, "is of stream S-0, S-1, not of T: give this query a chec"),
+    ],
 )
-def test_a_checkpoint_is_one_of_its_streams(streams, count, own):
+def test_a_checkpoint_is_one_of_its_partitions(now, several, said):
     """
-    Another number of partitions is an error with the procedure; another stream has a remedy of its
-    own before it.
+    Other partitions, or the same in another order, are an error with the procedure; another stream
+    has a remedy of its own before it.
     """
-    check_layout(2, {"S": "t"}, ["S"], 2, "as follows")
+    if said is None:
+        check_layout(LAYOUT, now, several)
+        return
     with pytest.raises(OffsetError) as caught:
-        check_layout(2, {"S": "t"}, streams, count, "as follows")
-    said = str(caught.value)
+        check_layout(LAYOUT, now, several)
 
-    names = ", ".join(streams)
-    first = (
-        f"the checkpoint is of stream S, not of {names}: give this query a checkpointLocation of"
-        if own
-        else f"the checkpoint was written for 2 partitions of stream S; this query has {count} of"
-    )
-    assert said.startswith(first)
-    assert said.endswith("takes that one's place, as follows" if own else ". As follows")
+    assert said in str(caught.value)
+    assert "partition --switch" in str(caught.value)
+
+
+def test_a_checkpoint_of_several_streams():
+    """More of them may come; one that the options leave out is named."""
+    check_layout(Layout.of_streams("BA"), Layout.of_streams("ABC"), Several(("A", "B", "C")))
+    with pytest.raises(OffsetError, match=r"has stream 'B', too.*streamPattern=A\*: name it"):
+        check_layout(Layout.of_streams("AB"), Layout.of_streams("A"), Several((), "A*"))
 
 
 def test_the_symbolic_start_is_no_offset():
@@ -193,7 +202,7 @@ def test_at_moves_positions_only():
     """`at` changes the positions and keeps what the query agreed to."""
     moved = OFFSET.at((8, 9))
 
-    assert moved == Offset((8, 9), OFFSET.base, OFFSET.streams, OFFSET.consumer)
+    assert moved == Offset((8, 9), OFFSET.base, OFFSET.streams, OFFSET.consumer, LAYOUT)
     assert OFFSET.sequences == (7, 0)
 
 
@@ -202,7 +211,7 @@ def test_what_a_take_over_adds():
     Where a batch begins that took another query's place, and the query's name, survive; as the
     start of a batch, and at other positions, the former says nothing.
     """
-    offset = Offset((7, 9), (0, 0), {"S": "t"}, "c", frozenset(), (5, 5), "q1")
+    offset = Offset((7, 9), (0, 0), {"S": "t"}, "c", LAYOUT, frozenset(), (5, 5), "q1")
 
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     assert '"resumed": [5, 5], "query": "q1"}' in json.dumps(offset.to_json())
@@ -213,8 +222,8 @@ def test_what_a_take_over_adds():
 
 
 SEVERAL = Offset(
-    (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", frozenset({1, 2}), (5, 0, 8),
-    one_pass=True, layout=Layout.of_streams("BAC"),
+    (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", Layout.of_streams("BAC"),
+    frozenset({1, 2}), (5, 0, 8), one_pass=True,
     marks={"A": Mark("t0", 4, ""), "B": Mark("t1", 7, "")},
 )  # fmt: skip
 
