@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -42,8 +42,7 @@ from .dataloss import check_loss, is_read
 from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
-from .layout import DirectRead, Slice
-from .own import Own
+from .layout import Slice
 from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
 logger = get_logger(__name__)
@@ -87,7 +86,7 @@ _LOOK_S: Final = 1.0
 
 
 def read_direct(
-    client: Client, read: DirectRead, builder: Builder | None = None
+    client: Client, read: Slice, builder: Builder | None = None
 ) -> Iterator[pa.RecordBatch]:
     """
     The messages of the range, in order, each exactly once.
@@ -132,7 +131,7 @@ def read_direct(
 class _RangeReader:
     """Reads a range by requests that overlap, up to the position that is proven."""
 
-    def __init__(self, client: Client, read: DirectRead, builder: Builder) -> None:
+    def __init__(self, client: Client, read: Slice, builder: Builder) -> None:
         self.last = read.start
         """All up to here has become rows."""
         self.rows = 0
@@ -217,9 +216,8 @@ class _RangeReader:
 
         read, js = self._read, self._js
         if read.end - self.last > _LEADERS and js.stream_info(read.stream).retention == "limits":
-            rest = {each.name: getattr(read, each.name) for each in fields(Slice)}
-            own = Own(**rest | {"start": self.last, "expected": None})
-            attempt = OwnAttempt(self._client, own, self._builder)
+            rest = replace(read, start=self.last, expected=None)
+            attempt = OwnAttempt(self._client, rest, self._builder)
             try:
                 yield from attempt.batches()
                 attempt.last = read.end

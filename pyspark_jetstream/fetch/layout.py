@@ -59,15 +59,10 @@ class Slice:
     on_invalid_subject: str = field(default="fail", kw_only=True)
     """Treatment of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
 
-
-@dataclass(frozen=True, slots=True)
-class DirectRead(Slice):
-    """A slice by direct get."""
-
     @staticmethod
-    def whole(stream: str, start: int, end: int, headers: bool = False) -> DirectRead:
+    def whole(stream: str, start: int, end: int, headers: bool = False) -> Slice:
         """All that the stream still holds of `(start, end]`, however much that is."""
-        return DirectRead(0, stream, None, start, end, None, headers, False)
+        return Slice(0, stream, None, start, end, None, headers, False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,11 @@
 """
-A consumer of one attempt: the part of a stream that it reads, and its configuration. How a task
-reads through it is in `pulling.alone`.
+A consumer of one attempt: its name and configuration. How a task reads by it is in `pulling.alone`.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any, Final
-
-from .layout import Slice
 
 NAMES: Final = "spark-own-"
 """Prefix of the names of consumers that belong to one attempt of a task."""
@@ -22,13 +18,6 @@ _INACTIVE_S: Final = 60.0
 The server deletes one that nobody has pulled from for so long. A reader that Spark keeps waiting
 for longer makes another one.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Own(Slice):
-    """A slice by a consumer of the attempt's own."""
-
-    group: str = GROUP
 
 
 def own_config(name: str, group: str, after: int = 0) -> dict[str, Any]:

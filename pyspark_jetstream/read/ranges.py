@@ -21,7 +21,7 @@ from ..fetch import planning
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, check_direct, total
-from ..tasks.ranges import RangeRead, range_tasks
+from ..tasks.ranges import RangeRead, range_reads
 from ..tasks.rows import ReadTask, SentAsRows, TaskRows
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
@@ -88,7 +88,8 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
         wanted = options.cut.min_partitions or 0
         if not options.cut:
             wanted = max(len(reads), -(-sequences // _TASK_SEQUENCES))
-        return range_tasks(options, survey, infos, reads, wanted)
+        cut = range_reads(options, survey, infos, reads, wanted)
+        return [ReadTask(options.connection, read) for read in cut]
 
     def _first(
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]

@@ -39,7 +39,7 @@ from ..fetch.decoding.replies import Columns
 from ..fetch.decoding.rows import RowBuilder, StoredBuilder, user_headers
 from ..fetch.directcalls import record_batch
 from ..fetch.directget import read_direct
-from ..fetch.layout import DirectRead, Layout
+from ..fetch.layout import Layout, Slice
 from ..tasks.shape import numbered
 from .lookups import Lookups
 
@@ -89,7 +89,7 @@ Rows = Generator[pa.RecordBatch, None, Lost]
 
 
 @dataclass(frozen=True, slots=True)
-class PointRead(DirectRead):
+class PointRead(Slice):
     """The work of a task: messages of `(start, end]`, of which the last one is the point."""
 
     layout: Layout = field(kw_only=True, repr=False)
@@ -209,7 +209,7 @@ class BackRead(PointRead):
     def _chunk(self, client: Client, low: int, high: int) -> pa.Table | None:
         """The messages of a range; None where there are too many to hold."""
         held, size = [], 0
-        read = DirectRead.whole(self.stream, low, high, self.include_headers)
+        read = Slice.whole(self.stream, low, high, self.include_headers)
         for batch in read_direct(client, read, StoredBuilder()):
             held.append(batch if self.include_headers else batch.select(_COLUMNS))
             size += batch.nbytes
@@ -226,7 +226,7 @@ class BackRead(PointRead):
         while True:
             info = js.stream_info(self.stream)
             for batch in read_direct(
-                client, DirectRead.whole(self.stream, after, info.last_seq, True), StoredBuilder()
+                client, Slice.whole(self.stream, after, info.last_seq, True), StoredBuilder()
             ):
                 first = _last(pa.Table.from_batches([batch]), "min")
                 first = first.filter(seen.new(first["subject"].combine_chunks()))

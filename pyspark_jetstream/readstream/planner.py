@@ -6,8 +6,8 @@ cheaper: a short range by one task instead of one each, and a backlog that the s
 filter. Else each partition is a task.
 
 Asks the server through `survey`, decides with `planning`. The offsets alone decide which tasks
-there are, so a replay has the same ones. A stream that was deleted or made anew since is not read
-(`failOnDataLoss=false`); the other streams keep their tasks.
+there are, so a replay has the same ones, whatever streams are there by then
+(`failOnDataLoss=false`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..client.info import StreamInfo
 from ..fetch import planning
-from ..fetch.layout import Layout, Slice, SubjectPartition
+from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Span, Survey, total
 from ..sanitize import get_logger
-from ..tasks.ranges import RangeRead, of_many, range_tasks
-from ..tasks.rows import ReadTask, WarmUp
+from ..tasks.ranges import RangeRead, range_reads, together
+from ..tasks.rows import ReadTask
 from .offsets import Offset, is_initial
 from .options import SourceOptions
 
@@ -233,42 +233,23 @@ class BatchPlanner:
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
-    def tasks(self, plan: Plan, logged: tuple[Offset, Offset]) -> list[ReadTask]:
+    def tasks(self, plan: Plan) -> list[ReadTask]:
         """
-        The tasks of a batch, in the order of their partitions and ranges.
-
-        Args:
-            logged: where the batch begins and ends with the streams that are gone by now.
+        The tasks of a batch, in the order of their partitions and ranges. Those of streams that are
+        gone by now, or were made anew, are there and read nothing.
         """
-        layout, options, infos = self._layout, self._options, self._infos
-        moved, busy = self._moved(plan), self._busy(plan)
-        if not moved:
-            return []
-        if plan.end.one_pass:
+        options, created = self._options, plan.end.streams
+        there = {n: info for n, info in self._infos.items() if info.created == created.get(n)}
+        reads = [self._range_read(index, plan) for index in self._moved(plan)]
+        if plan.end.one_pass and reads:
             reads = [self._range_read(None, plan)]
-        else:
-            reads = [self._range_read(i, plan) for i in (busy if layout.is_several else moved)]
-        if layout.is_several and reads:
-            infos = {read.stream: infos[read.stream] for read in reads}
-            reads = self._with_gone(reads, *logged)
         wanted = options.cut.min_partitions or 0
-        tasks = range_tasks(options, self._survey, infos, reads, wanted, options.priority_group)
-        if layout.is_several:
-            most = max(1, len(tasks) // (options.cut.min_partitions or 1))
-            return of_many(tasks, min(most, _STREAMS), infos, options.cut.max_records_per_partition)
-        if len(busy) < len(moved):
-            there = {layout.partitions[index].stream for index in busy}
-            tasks = [
-                task if isinstance(task.work, Slice) and task.work.stream in there
-                else ReadTask(task.connection, WarmUp())
-                for task in tasks
-            ]  # fmt: skip
-        return tasks
-
-    def usual_tasks(self, end: Offset) -> int:
-        """Number of tasks of a batch that ends there, with few messages of each partition."""
-        partitions = len(end.sequences)
-        return -(-partitions // _STREAMS) if self._layout.is_several else partitions
+        cut = range_reads(options, self._survey, there, reads, wanted, options.priority_group)
+        most = 1
+        if self._layout.is_several:
+            most = min(max(1, len(cut) // (options.cut.min_partitions or 1)), _STREAMS)
+        works = together(cut, most, there, options.cut.max_records_per_partition)
+        return [ReadTask(options.connection, work) for work in works]
 
     def _moved(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""
@@ -277,17 +258,6 @@ class BatchPlanner:
             for p in self._layout
             if p.index not in plan.end.idle
             and plan.start.sequences[p.index] < plan.end.sequences[p.index]
-        ]
-
-    def _busy(self, plan: Plan) -> list[int]:
-        """
-        Of these the ones with something to read: what is left of a batch whose stream was made anew
-        (`failOnDataLoss=false`, or another query has committed it).
-        """
-        created = plan.end.streams
-        streams = [p.stream for p in self._layout]
-        return [
-            i for i in self._moved(plan) if self._infos[streams[i]].created == created[streams[i]]
         ]
 
     def _range_read(self, index: int | None, plan: Plan) -> RangeRead:
@@ -308,15 +278,3 @@ class BatchPlanner:
             on_invalid_subject=self._options.on_invalid_subject,
             layout=layout,
         )
-
-    @staticmethod
-    def _with_gone(reads: Sequence[RangeRead], start: Offset, end: Offset) -> list[RangeRead]:
-        """The reads, and in their places those of streams that had messages and are gone."""
-        there = {read.stream: read for read in reads}
-        spans = zip(end.layout, start.sequences, end.sequences, strict=True)
-        return [
-            there.get(p.stream)
-            or replace(reads[0], stream=p.stream, start=first, end=last, expected=None)
-            for p, first, last in spans
-            if first < last and p.index not in end.idle
-        ]

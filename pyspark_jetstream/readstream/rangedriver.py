@@ -200,11 +200,10 @@ class RangeDriver(Driver):
         upto = Offset.from_json(end)
         self._check_fits(upto)
         self._name_query(upto)
-        logged = self._begins(start, end, upto), upto
+        offset = self._begins(start, end, upto)
         if self._layout.is_several:
             self._watched.look()
-            upto = self._watched.drop_deleted(upto)
-        offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
+            self._watched.report_deleted(upto)
         is_empty = offset.sequences == upto.sequences
         if self._options.standby:
             if is_empty and not self._holder.holds:
@@ -229,7 +228,7 @@ class RangeDriver(Driver):
             return []
         if plan is None:
             plan = self._replanned(offset, upto)
-        return self._planner.tasks(plan, logged)
+        return self._planner.tasks(plan)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if not end.get("initial"):
@@ -392,7 +391,7 @@ class RangeDriver(Driver):
         """
         if not self._layout.is_several:
             return offset, own
-        offset = self._watched.drop_deleted(offset)
+        offset = self._watched.without_deleted(offset)
         known = dict.fromkeys(self._layout.streams)
         came = [n for n in self._infos if n not in known and self._end.has(n)]
         new = [n for n in came if self._survey.has_begun(self._infos[n])]

@@ -139,10 +139,9 @@ class WatchedStreams:
                     " query first, then take the offsets anew"
                 )
 
-    def drop_deleted(self, offset: Offset) -> Offset:
+    def report_deleted(self, offset: Offset) -> None:
         """
-        Takes deleted streams off the query's layout, and reports them as lost; the offset of
-        several streams without them.
+        Reports those of several streams as lost that were deleted.
 
         Raises:
             DataLossError: One was (`failOnDataLoss`).
@@ -156,7 +155,12 @@ class WatchedStreams:
             if stream not in self.infos and stream not in self._gone:
                 self._lost(stream, index, "the stream was deleted, with what was not read of it")
                 self._gone.add(stream)
-        self._survey.set_layout(Layout.of_streams(name for name in known if name in self.infos))
+
+    def without_deleted(self, offset: Offset) -> Offset:
+        """An offset of several streams, and the query's layout, without those that were deleted."""
+        self.report_deleted(offset)
+        there = [name for name in offset.layout.streams if name in self.infos]
+        self._survey.set_layout(Layout.of_streams(there))
         return offset.laid_out(self._layout, {}, {})
 
     def checked(self, offset: Offset) -> Offset:
@@ -226,6 +230,8 @@ class WatchedStreams:
         """By partition what shows that its stream cannot be read on from the offset."""
         losses = {}
         for p in self._layout:
+            if p.stream in self._gone:
+                continue
             info, created = self.infos[p.stream], offset.streams[p.stream]
             is_replaced = p.stream in (self._replaced or ())
             loss = loss_of(info, created, offset.sequences[p.index], is_replaced)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ..errors import DataLossError, StreamNotFoundError
 from ..fetch import planning
 from ..fetch.dataloss import report_loss
-from ..fetch.layout import DirectRead, Layout, Slice
-from ..fetch.own import GROUP, Own
+from ..fetch.layout import Layout, Slice
+from ..fetch.own import GROUP
 from ..sanitize import get_logger
-from .rows import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..client.connection import Client
     from ..client.info import StreamInfo
-    from ..client.options import ConnectionOptions
     from ..fetch.options import StreamOptions
     from ..fetch.survey import Survey
 
@@ -30,64 +28,54 @@ _TASK_SEQUENCES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class RangeRead(DirectRead):
-    """The work of a direct read: a range, and which partitions its subjects belong to."""
-
-    layout: Layout = field(repr=False)
-
-    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        from ..fetch.decoding.rows import RowBuilder  # what plans reads nothing
-        from ..fetch.directget import read_direct
-
-        return read_direct(client, self, RowBuilder.of(self, self.layout))
-
-
-@dataclass(frozen=True, slots=True)
-class OwnRead(Own):
-    """
-    The work of a read by a consumer of the attempt's own. Where the server makes none for this
-    user, the rest is read by direct get.
-    """
+class RangeRead(Slice):
+    """A range, and which partitions its subjects belong to."""
 
     layout: Layout = field(repr=False, kw_only=True)
+    group: str = ""
+    """
+    The priority group of the consumer of the attempt's own by which it is read; "" by direct get.
+    """
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        from ..fetch.decoding.rows import RowBuilder  # as above
+        """The rows; the rest by direct get where the server makes no consumer for this user."""
+        from ..fetch.decoding.rows import RowBuilder  # what plans reads nothing
+
+        if not self.group:
+            from ..fetch.directget import read_direct
+
+            yield from read_direct(client, self, RowBuilder.of(self, self.layout))
+            return
         from ..fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
 
         is_filtered = self.filter is not None and self.partition is not None
-        attempt = OwnAttempt(
-            client, self, RowBuilder.of(self, None if is_filtered else self.layout)
-        )
+        builder = RowBuilder.of(self, None if is_filtered else self.layout)
+        attempt = OwnAttempt(client, self, builder, self.group)
         try:
             yield from attempt.batches()
-            return
         except ConsumerRefusedError as error:
             logger.warning(
                 "stream=%s: from sequence %d on the task reads by direct get, because it can make"
                 " no consumer of its own. The rows are the same: %s",
                 self.stream, attempt.last + 1, error,
             )  # fmt: skip
-        left = None if self.expected is None else max(0, self.expected - attempt.rows)
-        same = {name.name: getattr(self, name.name) for name in fields(Slice)}
-        rest = RangeRead(**same, layout=self.layout)
-        yield from replace(rest, start=attempt.last, expected=left).batches(client)
+            left = None if self.expected is None else max(0, self.expected - attempt.rows)
+            rest = replace(self, start=attempt.last, expected=left, group="")
+            yield from rest.batches(client)
 
 
 @dataclass(frozen=True, slots=True)
-class ManyReads:
-    """The work of a task that reads ranges of several streams, one after the other."""
+class Reads:
+    """The work of a task of a stream read: ranges, one after the other."""
 
-    reads: tuple[RangeRead | OwnRead, ...]
+    reads: tuple[RangeRead, ...]
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """
         The rows.
 
         Raises:
-            DataLossError: One of the streams was deleted (`failOnDataLoss`).
+            DataLossError: A stream was deleted (`failOnDataLoss`).
         """
         for read in self.reads:
             try:
@@ -98,34 +86,25 @@ class ManyReads:
                 report_loss(error, read.fail_on_data_loss)
 
 
-def by_own_consumer(
-    read: RangeRead, layout: Layout, filter_: str | None, group: str = GROUP
-) -> OwnRead:
-    """The same rows by a consumer of the attempt's own, with this filter for the server."""
-    same = {field.name: getattr(read, field.name) for field in fields(Slice)}
-    same["filter"] = filter_
-    return OwnRead(**same, group=group, layout=layout)
-
-
-def range_tasks(
+def range_reads(
     options: StreamOptions,
     survey: Survey,
     infos: Mapping[str, StreamInfo],
     reads: Sequence[RangeRead],
     wanted: int,
     group: str = GROUP,
-) -> list[ReadTask]:
+) -> list[RangeRead]:
     """
-    The reads as tasks over contiguous ranges of sequences, each with what it must find.
+    The reads cut into contiguous ranges of sequences, each with what it must find and its way.
 
     Args:
-        infos: the streams; of several those that are gone are none of them.
-        wanted: into how many tasks all reads are cut, by their sequences; if there are as many
+        infos: the streams; those that are gone are none of them.
+        wanted: into how many all reads are cut, by their sequences; if there are as many
             reads, none is cut: the rows of a partition stay in order.
         group: the priority group of consumers.
     """
     sequences = max(1, sum(read.end - read.start for read in reads))
-    tasks: list[ReadTask] = []
+    found: list[RangeRead] = []
     for read in reads:
         length = read.end - read.start
         parts = -(-wanted * length // sequences) if wanted > len(reads) else 1
@@ -143,9 +122,8 @@ def range_tasks(
                 piece.end - piece.start if messages is None or piece.filter is None else messages,
                 options.direct_below, info.retention, info.allow_direct,
             )  # fmt: skip
-            work = by_own_consumer(piece, piece.layout, piece.filter, group) if is_own else piece
-            tasks.append(ReadTask(options.connection, work))
-    return tasks
+            found.append(replace(piece, group=group) if is_own else piece)
+    return found
 
 
 def pieces(
@@ -166,27 +144,21 @@ def pieces(
     ]
 
 
-def of_many(
-    tasks: Sequence[ReadTask], most: int, there: Collection[str], longest: int | None = None
-) -> list[ReadTask]:
+def together(
+    reads: Sequence[RangeRead], most: int, there: Collection[str], longest: int | None
+) -> list[Reads]:
     """
-    Reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
-    their order, and no more sequences than make one worth its start, nor than `longest` where that
-    is given. Of the streams nothing is read that are not `there`.
+    Works of up to `most` reads, in their order, by their ranges alone. One of several has no more
+    sequences than make it worth its start, nor than `longest` where that is given. Of streams
+    nothing is read that are not `there`.
     """
     enough = min(longest or _TASK_SEQUENCES, _TASK_SEQUENCES)
-    groups: list[list[RangeRead | OwnRead]] = []
+    groups: list[list[RangeRead]] = []
     length = 0
-    connection: ConnectionOptions | None = None
-    for task in tasks:
-        read, connection = task.work, task.connection
-        assert isinstance(read, RangeRead | OwnRead)
+    for read in reads:
         length += read.end - read.start
         if not groups or len(groups[-1]) >= most or length > enough:
             groups.append([])
             length = read.end - read.start
         groups[-1].append(read)
-    if connection is None:
-        return []
-    found = [tuple(read for read in group if read.stream in there) for group in groups]
-    return [ReadTask(connection, ManyReads(reads)) for reads in found]
+    return [Reads(tuple(read for read in group if read.stream in there)) for group in groups]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from ..errors import JetStreamError
 from ..logs import log_for
 from ..sanitize import get_logger
 from ..worker import spare_collections
@@ -92,19 +90,3 @@ class SentAsRows:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copy, (self.rows,)
-
-
-@dataclass(frozen=True, slots=True)
-class WarmUp:
-    """
-    No rows: what counts is that a Python worker is there, with this package and a connection, for
-    the task that comes next.
-    """
-
-    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """None; that the server cannot be reached is for a task with rows to say."""
-        try:
-            _ = client.connection  # dials
-        except JetStreamError as error:
-            logger.info("a worker has no connection yet: %s", error)
-        return iter(())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
-from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead, by_own_consumer
+from pyspark_jetstream.tasks.ranges import RangeRead
 
 from .options import connection_of
 
@@ -22,10 +23,10 @@ def ranged(stream, end, start=0, partition=None, layout=None, **changes) -> Rang
     return RangeRead(partition, stream, None, start, end, layout=layout, **fields)
 
 
-def reading(stream, end, filter_=None, **fields) -> OwnRead:
+def reading(stream, end, filter_=None, **fields) -> RangeRead:
     """A read of `(start, end]` by a consumer of one's own."""
     read = ranged(stream, end, **fields)
-    return by_own_consumer(read, read.layout, filter_)
+    return replace(read, filter=filter_, group="spark")
 
 
 def rows(client, read) -> list[dict]:

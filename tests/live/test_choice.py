@@ -8,7 +8,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead
 
 from ..kits.options import connection_of
 from ..kits.pins import Query
@@ -75,11 +74,11 @@ def test_without_a_least_number_no_direct_get_reaches_the_server(
     assert sorted(query.rows) == sorted((s, i) for s in streams for i in range(1, of + 1))
 
 
-def works(query: Query) -> list[type]:
-    """The ways in which the tasks of the next batch read, which is run."""
+def works(query: Query) -> list[bool]:
+    """Whether the reads of the next batch, which is run, are by consumers of their own."""
     _, tasks = query.plan()
     query.batch()
-    return [type(task.work) for task in tasks]
+    return [bool(read.group) for task in tasks for read in task.work.reads]
 
 
 def test_a_range_of_so_many_messages_is_read_by_a_consumer(nats_server, js, new_stream):
@@ -93,7 +92,7 @@ def test_a_range_of_so_many_messages_is_read_by_a_consumer(nats_server, js, new_
         found += works(query)
     query.stop()
 
-    assert found == [RangeRead, OwnRead]
+    assert found == [False, True]
     assert query.sequences == list(range(1, 200))
     assert js.consumer_list(name)[0][0]["name"].endswith("-0")
 
@@ -111,7 +110,7 @@ def test_without_direct_get_a_limits_stream_is_read_by_consumers(
     ways = works(query)
     query.stop()
 
-    assert set(ways) == {OwnRead}
+    assert set(ways) == {True}
     assert len(query.rows) == 10
 
 
@@ -153,7 +152,7 @@ def test_partitions_of_one_stream_are_read_in_one_pass_where_that_is_cheaper(
         found.append(works(query))
     query.stop()
 
-    assert found == [[RangeRead], [OwnRead, OwnRead], [OwnRead]]
+    assert found == [[False], [True, True], [True]]
     assert sorted(query.sequences) == list(range(1, 24_101))
 
 
@@ -170,7 +169,7 @@ def test_a_filtered_backlog_is_cut_by_sequence(nats_server, js, new_stream, subj
     fill(js, name, 30_000, subject="0.more")
     again = Query(nats_server, minPartitions=4, **words)
     ranges = [
-        [(t.work.start, t.work.end) for t in each]
+        [(read.start, read.end) for task in each for read in task.work.reads]
         for each in (tasks, again.reader.partitions(query.at, end))
     ]
     query.batch()
@@ -197,8 +196,8 @@ def test_a_range_of_a_batch_read(nats_server, js, new_stream, dropping):
     few = short.partitions()
 
     assert found == list(range(1, 20_001 if dropping else 40_001))
-    assert {type(task.work) for task in tasks} == {OwnRead}
-    assert {type(task.work) for task in few} == {RangeRead}
+    assert all(task.work.group for task in tasks)
+    assert not any(task.work.group for task in few)
     assert js.consumer_list(stream) == ([], [])
 
 

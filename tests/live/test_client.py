@@ -21,7 +21,7 @@ from pyspark_jetstream.errors import (
     StreamNotFoundError,
 )
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
@@ -83,7 +83,7 @@ def test_a_domain_is_a_prefix():
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         client.request("S.a", b"1")
         read = reading("S", 1)
-        direct = DirectRead(0, "S", None, 0, 1, 1, False, True)
+        direct = Slice(0, "S", None, 0, 1, 1, False, True)
 
         for batches in (read.batches(client), read_direct(client, direct)):
             assert [row["data"] for batch in batches for row in batch.to_pylist()] == [b"1"]

@@ -12,7 +12,7 @@ from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import DataLossError, ReadTimeoutError
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
@@ -22,8 +22,8 @@ def options(server, **changes) -> ConnectionOptions:
     return connection_of(server.url, **{"request_timeout_s": 20.0} | changes)
 
 
-def reading(stream, start, end, **changes) -> DirectRead:
-    return DirectRead(
+def reading(stream, start, end, **changes) -> Slice:
+    return Slice(
         **{
             "partition": 0,
             "stream": stream,

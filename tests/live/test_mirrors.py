@@ -18,7 +18,7 @@ from pyspark_jetstream.errors import PermissionsError, ReadTimeoutError
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 
 from ..kits.messages import ODD
 from ..kits.options import connection_of
@@ -177,7 +177,7 @@ def asked(js, stream, last, names) -> dict[str, object]:
         place(m) for m in calls.multi_last([f"{stream}.*"], up_to_sequence=250)
     ]
     for name, of in (("range", None), ("range, filter", filter_)):
-        read = DirectRead(0, stream, of, 0, last, None, False, True)
+        read = Slice(0, stream, of, 0, last, None, False, True)
         rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
         found[name] = [(row["sequence"], row["subject"], row["data"]) for row in rows]
     return found
@@ -278,7 +278,7 @@ def test_the_leader_is_asked_where_mirrors_answer(only_mirrors, count):
     assert calls.last("S.3", appended=False).data == b"old297"
     for filter_ in (None, "S.3"):
         for headers in (True, False):
-            read = DirectRead(0, "S", filter_, 0, count, None, headers, True)
+            read = Slice(0, "S", filter_, 0, count, None, headers, True)
             rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
             wanted = [m for m in mine[:count] if filter_ is None or m[1] == filter_.encode()]
             assert [(row["sequence"], row["data"]) for row in rows] == [

@@ -17,7 +17,7 @@ from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import UnsupportedServerError
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, JetStreamStreamWriter
 
@@ -98,7 +98,7 @@ def test_what_reads_are_made_of(request, server, what):
         if what == "count":
             js.next_messages([("S", {"seq": 1})])
         elif what == "range":
-            list(read_direct(client, DirectRead.whole("S", 0, 4)))
+            list(read_direct(client, Slice.whole("S", 0, 4)))
         else:
             js.stream_info("S")
     client.close()

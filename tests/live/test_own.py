@@ -7,6 +7,7 @@ import random
 import re
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from pyspark_jetstream.fetch.own import NAMES
 from pyspark_jetstream.fetch.pace import appetite_of
 from pyspark_jetstream.fetch.pulling import alone
 from pyspark_jetstream.fetch.pulling import pulls as pulls_module
-from pyspark_jetstream.tasks.ranges import RangeRead, by_own_consumer
+from pyspark_jetstream.tasks.ranges import RangeRead
 from pyspark_jetstream.values import Secret
 
 from ..kits import clients, replicas
@@ -151,7 +152,7 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
     found = []
     for headers in (True, False):
         direct = ranged(stream, 1500, partition=0, expected=1500, include_headers=headers)
-        mine = by_own_consumer(direct, direct.layout, None)
+        mine = replace(direct, group="spark")
         found = [rows(js.client, read) for read in (direct, mine)]
 
         assert len(found[0]) == 1500

@@ -24,7 +24,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.serverheaders import (
     EXPECTS,
     KEPT,
@@ -93,7 +93,7 @@ def stored_raw(js, subject: str, pairs: list[tuple[str, str]], data=b"x") -> Non
 def read_directly(js, stream: str) -> list[dict]:
     """All rows of the stream, by direct get."""
     end = js.stream_info(stream).last_seq
-    read = DirectRead(None, stream, None, 0, end, None, True, True)
+    read = Slice(None, stream, None, 0, end, None, True, True)
     return [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
 
 

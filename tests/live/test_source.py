@@ -120,7 +120,7 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
     again = reader(**options).partitions(start, end)
 
     def places(tasks):
-        return [(t.work.partition, t.work.start, t.work.end) for t in tasks]
+        return [(r.partition, r.start, r.end) for t in tasks for r in t.work.reads]
 
     assert places(again) == places(tasks)
     if below != "100":

@@ -19,7 +19,7 @@ from pyspark_jetstream.client.blocks import lines_of, stored_before
 from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.readstream.shared import claimedread
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 
@@ -101,7 +101,7 @@ def consumed(js, stream, end, filter=None, headers=True) -> list[dict]:
 
 
 def got(js, stream, start, end, filter=None) -> list[dict]:
-    read = DirectRead(
+    read = Slice(
         partition=0, stream=stream, filter=filter, start=start, end=end, expected=None,
         include_headers=True, fail_on_data_loss=True,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 
 from ..kits.clients import account_info, options, refused
 from ..kits.tls import make_certificates, strict, tls_server
@@ -36,7 +36,7 @@ def test_tls_with_a_ca_of_ones_own(certificates):
         head, half = b"PUB S.a 900000\r\n", bytes(450_000)
         client.connection.send([memoryview(piece) for piece in (head, half, half, b"\r\n")])
         assert client.request("S.a", bytes(900_000)).data.endswith(b'"seq":5}')
-        found = list(read_direct(client, DirectRead(0, "S", None, 0, 5, 5, False, True)))
+        found = list(read_direct(client, Slice(0, "S", None, 0, 5, 5, False, True)))
         client.close()
 
         assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 5

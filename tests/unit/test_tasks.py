@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from dataclasses import replace
 
 import pytest
@@ -15,12 +14,12 @@ from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
 from pyspark_jetstream.read.snapshotread import NamedRead, Point
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
-from pyspark_jetstream.tasks.ranges import RangeRead, by_own_consumer, pieces
-from pyspark_jetstream.tasks.rows import ReadTask, WarmUp, read_task
+from pyspark_jetstream.tasks.ranges import RangeRead, Reads, pieces
+from pyspark_jetstream.tasks.rows import ReadTask, read_task
 
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
-RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
+RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, layout=LAYOUT)
 POINT = Point(9, "t0", 0, 0, None, False)
 PICK = NamedRead(
     None, "S", None, 0, 9, None, False, True,
@@ -29,11 +28,11 @@ PICK = NamedRead(
 WORKS = (
     RANGE,
     PICK,
-    by_own_consumer(RANGE, LAYOUT, "S.>"),
+    replace(RANGE, group="g"),
     ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
     CallRead("S", DirectCall(seq=1), LAYOUT),
     BucketRead(PICK, ("$KV.B.>",)),
-    WarmUp(),
+    Reads((RANGE,)),
 )
 
 
@@ -80,29 +79,3 @@ def test_the_first_task_misses_what_left_since_the_batch_was_planned(counted, co
 def test_no_task_has_no_rows():
     """Spark makes a task of None where a read has no partitions."""
     assert list(read_task(None)) == []
-
-
-def test_a_task_that_warms_up_fails_for_nothing():
-    """
-    A task that is there to start a worker has no rows, and no error where nobody listens: who waits
-    for another query lives on when the server is away.
-    """
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        options = {
-            "servers": f"nats://127.0.0.1:{sock.getsockname()[1]}",
-            "requestTimeout": "500ms",
-        }
-        task = ReadTask(parse_connection(options), WarmUp())
-
-        assert list(read_task(task)) == []
-
-
-def test_an_own_consumer_reads_what_another_way_would():
-    """All that says which rows is the same; the filter may be another."""
-    own = by_own_consumer(RANGE, LAYOUT, "S.>", "g")
-    names = ("partition", "stream", "start", "end", "expected", "include_headers",
-             "fail_on_data_loss")  # fmt: skip
-
-    assert [getattr(own, name) for name in names] == [getattr(RANGE, name) for name in names]
-    assert (own.filter, own.group) == ("S.>", "g")

@@ -44,7 +44,8 @@ from ..dataloss import check_loss, is_read
 from ..decoding.deliveries import Deliveries
 from ..decoding.rows import Builder, RowBuilder
 from ..durable import create
-from ..own import Own, new_name, own_config
+from ..layout import Slice
+from ..own import GROUP, new_name, own_config
 from ..pace import FAR_S, appetite_of
 from .pulls import LATE, SILENT, Pulls, Status, Superseded, status_of
 
@@ -67,13 +68,17 @@ class OwnAttempt:
 
     Args:
         builder: makes something else of them than rows of the slice's partition.
+        group: the priority group of the consumer.
     """
 
-    def __init__(self, client: Client, read: Own, builder: Builder | None = None) -> None:
+    def __init__(
+        self, client: Client, read: Slice, builder: Builder | None = None, group: str = GROUP
+    ) -> None:
         self.last = read.start
         """The last sequence handed on."""
         self.rows = 0
         self._read = read
+        self._group = group
         self._client = client
         self._js = JetStream(client)
         self._consumer = ""
@@ -147,7 +152,7 @@ class OwnAttempt:
         self._delivered = 0
         self._frames.clear()
         read = self._read
-        pulls = Pulls(self._client, read.stream, self._consumer, read.group, self._appetite)
+        pulls = Pulls(self._client, read.stream, self._consumer, self._group, self._appetite)
         pulls.budget = self._wanted()
         try:
             yield from self._pull(pulls, patience)
@@ -168,7 +173,7 @@ class OwnAttempt:
         self._at = self._client.connection
         self._let_go(is_over=False)
         read, name = self._read, new_name()
-        config = own_config(name, read.group, self.last)
+        config = own_config(name, self._group, self.last)
         if read.filter is not None:
             config["filter_subject"] = read.filter
         try:

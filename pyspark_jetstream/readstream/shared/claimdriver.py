@@ -28,7 +28,8 @@ from ...client.info import ConsumerInfo, StreamInfo
 from ...client.patience import Patience
 from ...errors import OffsetError, OptionError, ReadTimeoutError
 from ...fetch.survey import check_direct
-from ...tasks.rows import ReadTask, WarmUp
+from ...tasks.ranges import Reads
+from ...tasks.rows import ReadTask
 from ...values import EARLIEST
 from ..driver import Driver, PausedConsumers
 from ..offsets import is_initial
@@ -200,7 +201,7 @@ class ClaimDriver(Driver):
             tasks += [
                 # Of a stream that is no more nothing is read (failOnDataLoss=false), and the others
                 # keep their tasks.
-                ReadTask(options.connection, whole.of(part) if is_there else WarmUp())
+                ReadTask(options.connection, whole.of(part) if is_there else Reads(()))
                 for part in pieces(whole.claims, wanted, options.cut.max_records_per_partition)
             ]
         return tasks

@@ -23,7 +23,7 @@ from ...fetch.dataloss import check_loss, report_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import read_direct
-from ...fetch.layout import DirectRead
+from ...fetch.layout import Slice
 from ...sanitize import get_logger
 from .claims import Claims, length, runs, sequences_of
 
@@ -40,7 +40,7 @@ _FILTERED_GAP: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedRead(DirectRead):
+class ClaimedRead(Slice):
     """
     Claims of one partition: of the range that covers them, the messages that are expected.
     """

@@ -255,10 +255,10 @@ def stored_messages(client: Client, stream: str, since: int, end: int) -> Iterat
     """
     # Only who follows others reads: a first attempt need not import it.
     from ...fetch.decoding.rows import StoredBuilder
-    from ...fetch.own import Own
+    from ...fetch.layout import Slice
     from ...fetch.pulling.alone import OwnAttempt
 
-    read = Own(None, stream, None, since, end, None, True, False)
+    read = Slice(None, stream, None, since, end, None, True, False)
     yield from filter(len, OwnAttempt(client, read, builder=StoredBuilder()).batches())
 
 

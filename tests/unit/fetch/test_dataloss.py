@@ -12,7 +12,7 @@ import pytest
 from pyspark_jetstream.client.info import StreamInfo
 from pyspark_jetstream.errors import DataLossError, SnapshotLossError
 from pyspark_jetstream.fetch.dataloss import Sign, check_loss, loss_of, report_loss
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 
 LOSSES = (
     DataLossError("S", 3, "messages 1 to 9 left the stream"),
@@ -93,6 +93,6 @@ def test_the_four_signs(now, position, replaced, sign):
 def test_a_read_that_found_too_few(config, start, end, rows, lost):
     """It is a loss where the stream now begins behind the range's start, or ends before its end."""
     js = SimpleNamespace(stream_info=lambda name: known(config=config))
-    read = DirectRead(0, "S", None, start, end, 15, False, True)
+    read = Slice(0, "S", None, start, end, 15, False, True)
     with pytest.raises(DataLossError, match="5 of 15") if lost else nullcontext():
         check_loss(js, read, rows)

@@ -17,7 +17,7 @@ from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestT
 from pyspark_jetstream.fetch import directget
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.fetch.pace import Courtesy
 
 from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
@@ -117,8 +117,8 @@ def gathered(server: Server, batch: int = 1000) -> Gets:
     return gets
 
 
-def reading(end: int) -> DirectRead:
-    return DirectRead(0, "S", None, 0, end, None, True, True)
+def reading(end: int) -> Slice:
+    return Slice(0, "S", None, 0, end, None, True, True)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

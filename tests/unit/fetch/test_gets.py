@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 
 from ...kits.faraway import FarServer
@@ -20,8 +20,8 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 
-def reading(end: int) -> DirectRead:
-    return DirectRead(0, "S", None, 0, end, None, False, False)
+def reading(end: int) -> Slice:
+    return Slice(0, "S", None, 0, end, None, False, False)
 
 
 def sequences(server: FarServer, end: int) -> list[int]:

@@ -15,7 +15,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
-from pyspark_jetstream.fetch.own import Own
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.fetch.pace import Courtesy
 from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
@@ -264,7 +264,7 @@ def stored(rng: random.Random, count: int, largest: int = 20) -> list[Message]:
 
 
 def own(server: Server, start: int, end: int) -> OwnAttempt:
-    read = Own(None, "S", None, start, end, None, True, False)
+    read = Slice(None, "S", None, start, end, None, True, False)
     return OwnAttempt(server, read, builder=StoredBuilder())
 
 
