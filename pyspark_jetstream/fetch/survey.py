@@ -128,8 +128,6 @@ class Survey:
         """Filters of messages that no partition takes, and that were named."""
         self._next = ""
         """Stream with the next number, until it was named because it is there and is not read."""
-        self._awaited: set[str] = set()
-        """Streams that came, of which it was said that they do not reach their start yet."""
 
     @property
     def layout(self) -> Layout:
@@ -193,7 +191,7 @@ class Survey:
                 self.info_of(name)  # raises that there is none
         if not infos:
             raise OptionError(several.option, f"there is no stream of such a name: '{several}'")
-        return Layout.of_streams([n for n in infos if not self.is_ahead(infos[n])] or infos)
+        return Layout.of_streams(infos)
 
     def _several(self, several: Several) -> dict[str, StreamInfo]:
         """The streams there are now: by pages of all, or where they are few each is asked for."""
@@ -237,33 +235,12 @@ class Survey:
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def has_begun(self, info: StreamInfo) -> bool:
-        """
-        Whether a stream that came can be read: one that `startingOffsets` begins at a sequence
-        joins when that has come, or is the next to come, and one that begins at a moment then.
-        """
-        if self.is_ahead(info):
-            return False
-        first = self._options.starting.streams.get(info.name, {}).get(0)
-        if not isinstance(first, int) or first <= info.last_seq + 1:
-            return True
-        if info.name not in self._awaited:
-            self._awaited.add(info.name)
-            logger.warning(
-                "stream=%s is not read yet: the stream ends at %d. The query reads it when the"
-                " stream has sequence %d, which startingOffsets names",
-                info.name, info.last_seq, first,
-            )  # fmt: skip
-        return False
-
-    def is_ahead(self, info: StreamInfo) -> bool:
-        """Whether a stream begins at a moment that its server's clock has not shown yet."""
+        """Whether a stream that came has reached the sequence, or the moment, that it begins at."""
         moment = self._options.starting.moment_of(info.name)
-        ahead = moment is not None and moment.resolve(info.now) > info.now
-        if ahead and info.name not in self._awaited:
-            self._awaited.add(info.name)
-            message = "stream=%s is not read yet: startingTimestamp is %s, the server's time %s"
-            logger.warning(message, info.name, moment, info.now.isoformat())
-        return ahead
+        first = self._options.starting.streams.get(info.name, {}).get(0)
+        if moment is not None:
+            return moment.resolve(info.now) <= info.now
+        return not isinstance(first, int) or first <= info.last_seq + 1
 
     def require(self, version: tuple[int, int], capability: str) -> None:
         """
@@ -304,7 +281,7 @@ class Survey:
             of: these partitions; default: the query's.
 
         Raises:
-            OptionError: A sequence lies beyond the end of its stream.
+            OptionError: A sequence lies beyond the end of its stream, or a start in the future.
         """
         by_time: dict[str, int] = {}
         positions = []
@@ -314,6 +291,8 @@ class Survey:
             word: int | str | Moment = where.sequences.get(partition.index, where.word)
             word = where.moment or where.streams.get(partition.stream, {}).get(0, word)
             if isinstance(word, Moment):
+                if not ending:
+                    check_past(info, None, {"startingTimestamp": word})
                 if partition.stream not in by_time:
                     text = word.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)

@@ -182,12 +182,6 @@ class Driver(ABC):
                 " without it: what comes then is lost. Raise consumer_limits.inactive_threshold",
                 info.name, limits["inactive_threshold"] / 1e9,
             )  # fmt: skip
-        if info.retention == "interest" and self._survey.is_ahead(info):
-            raise OptionError(
-                "startingTimestamp",
-                f"{start.moment} lies in the future by the server's clock ({info.now}), and stream"
-                f" '{info.name}' keeps nothing for a query before it starts (retention interest)",
-            )
 
     def _lost(self, stream: str, partition: int, what: str) -> None:
         """Messages are gone, or will come again (`failOnDataLoss`)."""

@@ -155,10 +155,6 @@ class RangeDriver(Driver):
         if stay is not None:
             return stay
         initial = is_initial(start)
-        if initial and self._watched.are_early():
-            self._watched.look()
-            self._stayed = start, start
-            return start
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
         if not initial:
             self._seats.expect(checkpoint)

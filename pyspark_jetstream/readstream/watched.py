@@ -106,11 +106,6 @@ class WatchedStreams:
                 )
             check_direct(info)
 
-    def are_early(self) -> bool:
-        """Whether a stream that is read begins at a moment that is yet to come."""
-        names = [name for name in self._layout.streams if name in self.infos]
-        return any(self._survey.is_ahead(self.infos[name]) for name in names)
-
     def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
         """
         Accepts a checkpoint of this query.

@@ -125,9 +125,6 @@ class ClaimDriver(Driver):
             )
         before = self._offset(start)
         self._name_log(str(self._options.consumer))
-        if before is None and any(self._survey.is_ahead(info) for info in self._infos.values()):
-            self._look()
-            return start
         self._join(before)
         if self._planned is not None and start == self._planned[0]:
             return self._planned[1].to_json()  # asked once more: these are ours, and in no log yet
