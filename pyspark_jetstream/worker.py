@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
-import threading
-import time
 from functools import cache
 from typing import Final
 
@@ -47,39 +44,3 @@ def spare_collections() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-class _Waited:
-    """
-    The system's file of how long this thread has waited for a core. It is kept open: to open it
-    takes seven times as long as to read it.
-    """
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            os.close(self._file)
-
-    def ns(self) -> int:
-        """Nanoseconds."""
-        return int(os.pread(self._file, 64, 0).split()[1])
-
-
-_thread = threading.local()
-
-
-def core_time() -> float:
-    """
-    The monotonic time in seconds, without that for which this thread has waited for a core so far
-    where the system tells it (Linux).
-    """
-    waited: _Waited | None = getattr(_thread, "waited", None)
-    try:
-        if waited is None or waited.process != os.getpid():  # a fork has the file of its parent
-            waited = _thread.waited = _Waited()
-        return time.monotonic() - waited.ns() / 1e9
-    except (OSError, ValueError, IndexError):
-        return time.monotonic()

@@ -5,7 +5,7 @@ A request names the sequence to begin at and how much may come; the server sends
 flow control and ends with a 204 EOB. So both bounds are always given, and the range's end is cut
 off here, because the server ignores `up_to_seq` in these requests.
 
-Publishers into the stream wait for all that was asked for (`pace.Courtesy`). So a request is small,
+Publishers into the stream wait for all that was asked for (`pace`). So a request is small,
 and a record batch is made of many. The next request is sent before a batch is made, and its answer
 is read to the end before Spark gets the batch: server and worker work at the same time, and nothing
 waits in a socket while Spark takes its time.
@@ -17,7 +17,6 @@ asked for the messages themselves.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -36,14 +35,13 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
-from ..worker import core_time
 from .call import behind
 from .dataloss import check_loss, is_read
 from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
 from .layout import Slice
-from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
+from .pace import FAR_S, Pace, appetite_of, busy_messages, pace_of
 
 logger = get_logger(__name__)
 
@@ -137,7 +135,6 @@ class _RangeReader:
         self.rows = 0
         self._client = client
         self._appetite = appetite_of(client.options)
-        self._waits = Waits(courtesy_of(client.options, read.stream))
         self._read = read
         self._builder = builder
         self._pace: Pace | None = pace_of((client.options, read.stream, read.filter))
@@ -170,7 +167,6 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                self._waits.settle(ending.until, core_time(), self._round_trip_s)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -185,9 +181,7 @@ class _RangeReader:
                     if self._pace is not None:
                         self._pace.missed()
                 if self._is_far:
-                    since = time.monotonic()
                     ready += self._rows(gets, reached, ending.took_s)
-                    self._waits.away_s += time.monotonic() - since
                     if not gets.under_way:
                         yield from ready
                         ready, self._made = [], 0
@@ -196,9 +190,7 @@ class _RangeReader:
                         patience.pause()
                     self._ask(gets, reached)
                 if not self._is_far and (not goes_on or gets.kept >= KEPT_BYTES):
-                    since = time.monotonic()
                     ready = list(self._rows(gets, reached))
-                    self._waits.away_s += time.monotonic() - since
                 if not goes_on:
                     yield from ready
                     ready = []
@@ -248,11 +240,8 @@ class _RangeReader:
             together = self._pace.together(self._round_trip_s, max_bytes + largest)
         if gets.under_way and self._made >= _RUN_BYTES:
             return
-        is_courteous = read.filter is None or self._waits.courtesy.is_strict
-        if is_courteous:
-            most = max(1, self._waits.limit(most * together, self._round_trip_s) // together)
-        if not gets.under_way:
-            self._waits.forget()
+        if (delay_s := self._client.options.max_publish_delay_s) is not None:
+            most = max(1, min(most, busy_messages(delay_s) // together))
         while gets.under_way < together:
             after = max(reached, gets.asked_until)
             if after >= read.end:
@@ -263,8 +252,6 @@ class _RangeReader:
             limits = {"batch": min(messages, read.end - after), "max_bytes": max_bytes}
             until = min(after + sequences, read.end)
             gets.ask(behind(after, read.filter) | limits, until)
-            if is_courteous:
-                self._waits.asked(until, core_time(), self._round_trip_s)
 
     def _rows(
         self, gets: Gets, reached: int, took_s: float | None = None
@@ -277,8 +264,6 @@ class _RangeReader:
         """
         read, size = self._read, gets.kept
         replies = gets.take()
-        if replies is not None:
-            self._waits.courtesy.count(len(replies), size)
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size

@@ -72,11 +72,10 @@ READ_OPTIONS: Final = table(
         " With fewer it uses batched direct get. With `0` a `limits` stream is never read by direct"
         " get."),
     Option("maxPublishDelay", "", value_of.duration, "",
-        "Longest time that a publish into the stream may wait because of this read. If the"
-        " server's answers to a task take longer, the task asks for fewer messages at a time. So a"
-        " shorter time makes the read slower. Without this option tasks aim at `40ms` while"
-        " messages are published. If smaller requests do not help, the delay has another cause, and"
-        " the tasks ignore it for a while."),
+        "Time that a publish into the stream may wait because of some ten tasks that read it near"
+        " a server. The shorter it is, the fewer messages a task asks for at a time, and the slower"
+        " is the read. Without this option it is `40ms` while messages are published, and does not"
+        " count while nobody publishes."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

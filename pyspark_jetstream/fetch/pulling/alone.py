@@ -246,13 +246,13 @@ class OwnAttempt:
                         check_answers(self._js, self._read.stream)
                     raise Superseded(why)
                 continue
-            begin, connection.pos = connection.pos, where
+            connection.pos = where
             if isinstance(received, wire.Control):
                 connection.control(received)
             elif received.sid == pulls.sid and received.reply.startswith(ACKS):
                 may_scan = True
                 frames.add(received, stored_before(received.headers))
-                pulls.count(1, where - begin, frames.last)
+                pulls.count(1, frames.last)
             elif received.sid == pulls.sid:
                 if len(frames) and not self._ends(received):
                     # What came before a status counts before what the status says.
@@ -264,17 +264,15 @@ class OwnAttempt:
 
     def _hand_on(self, pulls: Pulls) -> Iterator[pa.RecordBatch]:
         """The batch of what came. While Spark has it nobody reads what the pulls bring."""
-        since = time.monotonic()
         yield from self._flush()
-        pulls.note_away(time.monotonic() - since)
+        pulls.note_away()
 
     def _scan(self, pulls: Pulls) -> bool:
         """Takes what has come of messages; whether a batch is to be made of them."""
         frames, connection, had = self._frames, pulls.connection, len(self._frames)
-        begin = connection.pos
-        connection.pos = frames.scan(connection.buffer, begin, pulls.sid)
+        connection.pos = frames.scan(connection.buffer, connection.pos, pulls.sid)
         if len(frames) > had:
-            pulls.count(len(frames) - had, connection.pos - begin, frames.last)
+            pulls.count(len(frames) - had, frames.last)
         return frames.full or bool(len(frames) and pulls.open <= 0)
 
     def _ends(self, frame: wire.Frame) -> bool:

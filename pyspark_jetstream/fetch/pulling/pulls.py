@@ -16,8 +16,7 @@ from ...client.acksubjects import DeliveryFacts
 from ...client.connection import Client
 from ...errors import NotConnectedError
 from ...sanitize import get_logger
-from ...worker import core_time
-from ..pace import Appetite, Waits, courtesy_of, pull_bytes, pulls_ahead
+from ..pace import FAR_S, Appetite, busy_messages, publishers_of, pull_bytes, pulls_ahead
 
 logger = get_logger(__name__)
 
@@ -107,9 +106,10 @@ class Pulls:
         Whether the next message is larger than a pull's bytes: it was stored under a larger
         `max_payload`. The next pull is for it alone, without a limit.
         """
-        self._waits = Waits(courtesy_of(client.options, stream))
-        self._asked = 0
-        """Messages that all pulls together were for."""
+        self._publishers = publishers_of(client.options, stream)
+        self._delay_s = client.options.max_publish_delay_s
+        self._known = 0
+        """Messages that the stream had for this consumer, those that were read included."""
         self._heard = self._quiet_since = time.monotonic()
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Pulls:
     def ask(self) -> None:
         """Sends the pulls that may be open now."""
         # As many if they are small because an answer broke off: all together are to be fewer.
-        most, enough = self._waits.limit(_PULL_MESSAGES, self.connection.round_trip_s), 0
+        most, enough = self._most(), 0
         if not self._is_too_large:
             ahead = pulls_ahead(self.connection.round_trip_s, self._largest)
             enough = ahead * most + most // 4
@@ -136,29 +136,29 @@ class Pulls:
             asked += wire.pub(self._subject, json.dumps(body).encode(), self._inbox)
             self.open += batch
             self.budget -= batch
-            self._asked += batch
-            self._waits.asked(self._asked, core_time(), self.connection.round_trip_s)
         if asked:
             self.connection.send(asked)
 
-    def count(self, messages: int, size: int, last: DeliveryFacts) -> None:
-        """Counts messages that have come, with so many bytes, and the facts of the last of them."""
+    def _most(self) -> int:
+        """
+        Messages that may be outstanding. From far away the line bounds them, unless somebody has
+        said what publishers may wait.
+        """
+        is_calm = self._publishers.are_calm(self._quiet_since)
+        if self._delay_s is None and (is_calm or self.connection.round_trip_s >= FAR_S):
+            return _PULL_MESSAGES
+        return min(_PULL_MESSAGES, busy_messages(self._delay_s))
+
+    def count(self, messages: int, last: DeliveryFacts) -> None:
+        """Counts messages that have come, by the facts of the last of them."""
         self.open -= messages
-        self._waits.courtesy.count(messages, size)
         self._quiet_since = time.monotonic()
-        self._waits.found(last.delivery + last.pending, self._quiet_since)
-        self._answered()
+        before, self._known = self._known, last.delivery + last.pending
+        self._publishers.seen(before, self._known, self._quiet_since)
 
-    def _answered(self) -> None:
-        """The pulls have ended for which all has come."""
-        if self._waits:
-            round_trip_s = self.connection.round_trip_s
-            self._waits.settle(self._asked - self.open, core_time(), round_trip_s)
-
-    def note_away(self, away_s: float) -> None:
-        """Nobody has been waiting until now, for so long, for what comes."""
+    def note_away(self) -> None:
+        """Nobody has been waiting until now for what comes."""
         self._quiet_since = time.monotonic()
-        self._waits.away_s += away_s
 
     def end_pull(self, status: Status, headers: bytes) -> None:
         """
@@ -174,7 +174,6 @@ class Pulls:
             self._is_too_large = True
         self.open -= left
         self.budget += left
-        self._answered()
         if not left:
             self.beats()
 

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +15,9 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
-from pyspark_jetstream.fetch import directget
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
 from pyspark_jetstream.fetch.layout import Slice
-from pyspark_jetstream.fetch.pace import Courtesy
 
 from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
 from ...kits.options import connection_of
@@ -175,18 +174,14 @@ def test_nothing_is_under_way_while_spark_has_a_batch():
     assert [query["seq"] for query in server.asked] == [1, *ends[:-1]]
 
 
-def test_requests_are_as_large_as_comes_in_time(monkeypatch):
-    """After late answers they are small, and what comes in time makes them larger."""
-    courtesy = Courtesy(60.0)
-    for _ in range(50):
-        courtesy.answered(1_000.0)
-    monkeypatch.setattr(directget, "courtesy_of", lambda options, stream: courtesy)
-    most, server = courtesy.messages, Server([Message(i) for i in range(1, 4_001)])
+def test_requests_are_small_where_publishers_are_not_to_wait():
+    """`maxPublishDelay` bounds what is asked for at one time."""
+    server = Server([Message(i) for i in range(1, 4_001)])
+    server.options = replace(server.options, max_publish_delay_s=0.002)
     rows = sum(batch.num_rows for batch in read_direct(server, reading(4_000), None))
 
     assert rows == 4_000
-    assert server.asked[0]["batch"] == most < 100
-    assert max(query["batch"] for query in server.asked) > most
+    assert {query["batch"] for query in server.asked} == {100}
 
 
 @pytest.mark.parametrize(

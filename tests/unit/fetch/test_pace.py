@@ -8,6 +8,8 @@ from pyspark_jetstream.fetch.pace import (
     MOST_BYTES,
     Appetite,
     Pace,
+    Publishers,
+    busy_messages,
     pull_bytes,
     pulls_ahead,
 )
@@ -111,3 +113,21 @@ def test_it_shrinks_at_once_and_grows_with_care():
         fed(appetite)
     appetite.shrink()
     assert fed(appetite) == once
+
+
+@pytest.mark.parametrize(("delay_s", "messages"), [(None, 2_000), (0.02, 1_000), (1e-9, 1)])
+def test_what_a_publish_may_wait_bounds_what_is_asked_for(delay_s, messages):
+    assert busy_messages(delay_s) == messages
+
+
+def test_where_nobody_publishes_it_is_calm():
+    """It is seen by messages that come; tasks of a process share what they know."""
+    publishers = Publishers()
+    assert not publishers.are_calm(0.0)
+    publishers.seen(0, 100, 0.0)
+    publishers.seen(100, 100, 0.02)
+    assert not publishers.are_calm(0.04)
+    assert publishers.are_calm(0.06)
+    publishers.seen(100, 101, 1.0)
+    assert not publishers.are_calm(10.0)
+    assert publishers.are_calm(11.0)

@@ -16,7 +16,7 @@ from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
 from pyspark_jetstream.fetch.layout import Slice
-from pyspark_jetstream.fetch.pace import Courtesy
+from pyspark_jetstream.fetch.pace import Publishers
 from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
 from pyspark_jetstream.fetch.pulling.pulls import Status, status_of
@@ -341,31 +341,13 @@ def test_a_pull_that_breaks_off_amid_rows_of_a_slow_query_is_no_silence(monkeypa
     assert server.made == 1
 
 
-def test_pulls_are_as_large_as_comes_in_time(monkeypatch):
-    """After late answers they are small, and what comes in time makes them larger."""
-    courtesy = Courtesy(60.0)
-    for _ in range(50):
-        courtesy.answered(1_000.0)
-    answered, late = courtesy.answered, []
-    courtesy.answered = lambda *times: late.append(times) or answered(*times)  # type: ignore
-    monkeypatch.setattr(pulls, "courtesy_of", lambda options, stream: courtesy)
-    rng, most = random.Random(1), courtesy.messages
-    server = Server(stored(rng, 4_000), rng)
-    end = server.messages[-1].sequence
-    assert sequences(own(server, 0, end).batches()) == between(server.messages, 0, end)
-
-    assert server.asked[0]["batch"] == most < 100
-    assert max(pull["batch"] for pull in server.asked) > most
-    assert len(late) > len(server.asked) // 2
-
-
 @pytest.mark.parametrize("published", [0, 1])
 def test_pulls_of_a_stream_into_which_nobody_publishes_are_large(monkeypatch, published):
-    """Also after late answers; where somebody publishes they stay as small as the window."""
-    now, courtesy = [0.0], Courtesy()
+    """Where somebody publishes they stay small."""
+    now, publishers = [0.0], Publishers()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    courtesy.answered = lambda *times: None
-    monkeypatch.setattr(pulls, "courtesy_of", lambda options, stream: courtesy)
+    monkeypatch.setattr(pulls, "publishers_of", lambda options, stream: publishers)
+    monkeypatch.setattr(pulls, "busy_messages", lambda delay_s: 100)
     rng = random.Random(1)
     server = Server(stored(rng, 8_000), rng)
     end, fill = server.messages[-1].sequence, server.fill
@@ -381,7 +363,7 @@ def test_pulls_of_a_stream_into_which_nobody_publishes_are_large(monkeypatch, pu
 
     assert found == between(server.messages, 0, end)
     largest = max(pull["batch"] for pull in server.asked)
-    assert largest <= courtesy.messages if published else largest > 2 * courtesy.messages
+    assert largest == 100 if published else largest > 1_000
 
 
 @pytest.mark.parametrize("word", ["409 Exceeded MaxRequestBatch of 1", "400 Bad Request"])
