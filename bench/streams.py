@@ -167,4 +167,4 @@ class Streams:
             yield [name for _, name in made]
         finally:
             for stream, name in made:
-                self._js.delete_consumers([(stream, name)])
+                self._js.call(f"CONSUMER.DELETE.{stream}.{name}")

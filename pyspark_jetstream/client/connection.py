@@ -496,27 +496,6 @@ class Client:
             raise reply
         return reply
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 1.0) -> None:
-        """
-        Publishes what nobody depends on, where a connection is open; see `Connection.tell`.
-
-        Never raises, never dials: what cannot be sent is lost.
-        """
-        if self._connection is None:
-            return
-        if len(data) > self._connection.max_payload:  # the server would cut the connection
-            logger.warning(
-                "%d bytes for %s are more than max_payload (%d), and are not sent. No message of"
-                " this size is sent until the server's max_payload is raised",
-                len(data), subject, self._connection.max_payload,
-            )  # fmt: skip
-            return
-        try:
-            self._connection.tell(subject, data, timeout_s)
-        except NotConnectedError as error:
-            logger.info("nothing is told: %s", error)
-            self.drop()
-
     def drop(self) -> None:
         """Closes the connection; the next call dials again."""
         if self._connection is not None:

@@ -77,11 +77,6 @@ class StreamInfo:
         return Mark(self.created, self.last_seq, self.last_time)
 
     @property
-    def leader(self) -> tuple[str, str]:
-        """The stream's leader and the start of its term, as far as the server names them."""
-        return str(self.cluster.get("leader") or ""), str(self.cluster.get("leader_since") or "")
-
-    @property
     def origin(self) -> int:
         """The sequence that its first message ever had."""
         return int(self.config.get("first_seq") or 1)
@@ -105,15 +100,6 @@ class StreamInfo:
     def replicas(self) -> int:
         """Number of servers that have it."""
         return int(self.config.get("num_replicas") or 1)
-
-    @property
-    def clustered(self) -> bool:
-        """
-        Whether its server is one of a cluster. One that stands alone names a leader, too; a leaf
-        node also a cluster, by that name.
-        """
-        name = self.cluster.get("name")
-        return bool(name) and name != self.cluster.get("leader")
 
     @property
     def loses_the_oldest(self) -> bool:
@@ -175,8 +161,6 @@ class ConsumerInfo:
     """Messages delivered and not acknowledged."""
     num_waiting: int = 0
     """Pulls that are open."""
-    pinned_ts: str = ""
-    """Time of the pin `pinned_id`."""
     created: str = ""
     """Creation time of the consumer, in the server's text."""
     now: datetime | None = None
@@ -287,7 +271,6 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
         config=answer.get("config") or {},
         num_ack_pending=answer.get("num_ack_pending", 0),
         num_waiting=answer.get("num_waiting", 0),
-        pinned_ts=groups[0].get("pinned_ts") or "",
         created=answer.get("created") or "",
         now=now,
         pause_s=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,

@@ -108,15 +108,6 @@ _MOST_PAGES: Final = 10_000
 _IN_VAIN: Final = 100
 """After this many pages in a row without a new name, the listing is an error."""
 
-_NOT_THERE: Final = {
-    (10043, None),  # JSSequenceNotFoundErrF
-    (10057, "no message found"),
-    (10057, "stream store EOF"),
-}
-"""
-STREAM.MSG.DELETE's errors for a message that is gone: err_code, and description where it counts.
-"""
-
 
 def _whole(answer: Any) -> Any:
     """All of an answer."""
@@ -318,10 +309,6 @@ class JetStream:
         """Creates a stream, or does nothing when it exists with this very configuration."""
         return self.call(f"STREAM.CREATE.{config['name']}", config)
 
-    def update_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Gives a stream this configuration."""
-        return self.call(f"STREAM.UPDATE.{config['name']}", config)
-
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""
         with suppress(StreamNotFoundError):
@@ -333,13 +320,6 @@ class JetStream:
         if subject is not None:
             body["filter"] = subject
         return int(self.call(f"STREAM.PURGE.{stream}", body).get("purged", 0))
-
-    def delete_messages(self, stream: str, sequences: Sequence[int]) -> None:
-        """Removes these messages in one round trip; those that are gone already are fine."""
-        subject = f"{self.prefix}.STREAM.MSG.DELETE.{stream}"
-        bodies = [{"seq": sequence, "no_erase": True} for sequence in sequences]
-        requests = [(subject, json.dumps(body).encode()) for body in bodies]
-        self._there(requests, _whole, _is_deleted)
 
     def message_get(self, stream: str, **query: Any) -> StoredMessage | None:
         """One message from the leader (STREAM.MSG.GET), or None."""
@@ -503,11 +483,6 @@ class JetStream:
             calls.append((subject, json.dumps(body).encode()))
         return self._answers(calls, consumer_info_of)
 
-    def delete_consumers(self, of: Sequence[tuple[str, str]]) -> None:
-        """Deletes several (stream, consumer) in one round trip; those gone already are fine."""
-        calls = [(f"{self.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream, name in of]
-        self._there(calls, _whole, lambda error: error.err_code == CONSUMER_NOT_FOUND)
-
     def unpin(self, stream: str, consumer: str, group: str) -> ConsumerInfo:
         """
         Takes the pin from whoever holds it (ADR-42), and says where the consumer stands since.
@@ -541,16 +516,13 @@ class JetStream:
             raise ProtocolError(f"{call}: the answer lacks pause_until: {answer!r:.80}")
         return str(answer["pause_until"])
 
-    def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
-        """
-        The next delivery is the first message at or above `sequence`; deliveries count from 1.
-
-        A missing consumer is not answered at all: ask `consumer_info` first.
-        """
-        return self.resets([(stream, consumer, sequence)])[0]
-
     def resets(self, to: list[tuple[str, str, int]]) -> list[ConsumerInfo]:
-        """`reset` of several (stream, consumer, sequence) in one round trip."""
+        """
+        By (stream, consumer, sequence): the next delivery is the first message at or above it, and
+        deliveries count from 1. In one round trip.
+
+        A missing consumer is not answered at all: ask `consumer_infos` first.
+        """
         api = f"{self.prefix}.CONSUMER.RESET"
         calls = [(f"{api}.{stream}.{name}", b'{"seq":%d}' % seq) for stream, name, seq in to]
         return self._answers(calls, consumer_info_of)
@@ -699,10 +671,6 @@ class JetStream:
 
 def _is_gone(error: ApiError) -> bool:
     return isinstance(error, StreamNotFoundError | ConsumerNotFoundError)
-
-
-def _is_deleted(error: ApiError) -> bool:
-    return bool({(error.err_code, error.description), (error.err_code, None)} & _NOT_THERE)
 
 
 def _err_code(reply: Reply, subject: str = "") -> int:

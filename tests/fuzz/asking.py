@@ -28,6 +28,7 @@ from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspect.findings import Report, add_consumer, add_stream
 from pyspark_jetstream.outbox.targets import Target
 
+from ..kits.admin import delete_messages
 from ..kits.options import connection_of
 from ..kits.replicas import create
 from .cases import TYPED, Case, Fault
@@ -45,7 +46,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "stream_names": lambda js: js.stream_names(),
     "streams_listed": lambda js: js.streams_listed(lambda name: name in ("S", "MIRROR")),
     "create_stream": lambda js: js.create_stream({"name": "S2", "subjects": ["s2.>"]}),
-    "update_stream": lambda js: js.update_stream({"name": "S2", "subjects": ["s2.>", "s3.>"]}),
     "subject_pages": lambda js: js.subject_pages("S", [(">", 0), ("s.*", 1)]),
     "subject_counts": lambda js: js.subject_counts("S", ["s.>"]),
     "listed": lambda js: list(js.listed("S", ["s.>"])[1]),
@@ -59,7 +59,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     ),
     "publish": lambda js: js.publish("s.3", b"x", []),
     "purge": lambda js: js.purge("S", "s.gone", None),
-    "delete_messages": lambda js: js.delete_messages("S", [2, 999]),
     "consumer_info": lambda js: js.consumer_info("S", "pinned"),
     "consumer_infos": lambda js: js.consumer_infos([("S", "pinned"), ("S", "none")]),
     "consumer_list": lambda js: js.consumer_list("S"),
@@ -68,9 +67,7 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "pause": lambda js: js.pause("S", "pinned", None),
     "unpin": lambda js: js.unpin("S", "pinned", "spark"),
     "unpins": lambda js: js.unpins([("S", "pinned")], "spark"),
-    "reset": lambda js: js.reset("S", "pinned", 2),
     "resets": lambda js: js.resets([("S", "pinned", 3)]),
-    "delete_consumers": lambda js: js.delete_consumers([("S", "c"), ("S", "none")]),
     "delete_stream": lambda js: js.delete_stream("S2"),
 }
 """Every request of `JetStream`, in an order in which a server can answer all of them."""
@@ -254,7 +251,7 @@ def _prepare(js: JetStream) -> None:
     js.create_stream({"name": "MIRROR", "mirror": {"name": "S"}, "mirror_direct": True})
     for number in range(1, 5):
         js.publish(f"s.{number % 3}", b"\x00\xff data %d" % number, [("A", "b")] * (number % 2))
-    js.delete_messages("S", [2])
+    delete_messages(js, "S", [2])
     js.create_consumer("S", {
         "durable_name": "pinned", "ack_policy": "explicit", "num_replicas": 3,
         "priority_groups": ["spark"], "priority_policy": "pinned_client", "filter_subject": "s.*",

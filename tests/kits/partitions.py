@@ -8,6 +8,7 @@ from typing import Any
 from pyspark_jetstream.client.jetstream import JetStream
 
 from . import snapshots
+from .admin import update_stream
 
 N = 4
 ORIGINS = [f"O{i}" for i in range(12)]
@@ -31,7 +32,7 @@ def numbered_messages(name: str) -> list[tuple[str, bytes]]:
 
 def update(js: JetStream, stream: str, **changes: Any) -> None:
     """Changes the configuration of a stream."""
-    js.update_stream(js.stream_info(stream).config | changes)
+    update_stream(js, js.stream_info(stream).config | changes)
 
 
 def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None) -> Rows:

@@ -9,6 +9,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
+from ..kits.admin import update_stream
 from ..kits.options import connection_of
 from ..kits.pins import Query
 from ..kits.ranges import fill, sequences
@@ -122,7 +123,7 @@ def test_streams_that_keep_messages_for_consumers_need_direct_get(
     name = new_stream(retention=retention, allow_direct=False)
     with pytest.raises(OptionError, match=rf"nats stream edit {name} --allow-direct"):
         Query(nats_server, stream=name).batch()
-    js.update_stream(js.stream_info(name).config | {"allow_direct": True})
+    update_stream(js, js.stream_info(name).config | {"allow_direct": True})
     query = Query(nats_server, stream=name, directBelow=0)
     query.batch()
     fill(js, name, 6_000)

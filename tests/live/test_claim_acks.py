@@ -16,6 +16,7 @@ from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
 from ..conftest import connection_to
+from ..kits.admin import delete_consumers
 from ..kits.proxy import Proxy
 from ..kits.shared import eventually
 from .test_claimant import arrived, calm, claimant
@@ -55,7 +56,7 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
 
     assert len(seen) == 3
     assert js.consumer_info(name, "jobs").num_ack_pending == 0
-    js.delete_consumers([(name, "jobs")])
+    delete_consumers(js, [(name, "jobs")])
     with pytest.raises(ConsumerNotFoundError, match="jobs"):
         ack(js.client, one.consumers[0], [claim.sequence], ACK)
 

@@ -21,6 +21,7 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 
+from ..kits.admin import delete_messages
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
 
@@ -259,7 +260,7 @@ def test_a_multi_get_as_of_a_sequence_beyond_the_end(
     """
     stream = new_stream(storage=storage)
     publish([(f"{stream}.{'ABCD'[i % 4]}", b"%d" % (i + 1)) for i in range(12)])
-    js.delete_messages(stream, removed)
+    delete_messages(js, stream, removed)
     with DirectCalls.open({"servers": nats_server.url, "requestTimeout": "2s"}, stream) as calls:
         found = sequences(calls.multi_last([f"{stream}.*"], up_to_sequence=10_000))
         found_by_one = sequences(calls.multi_last([f"{stream}.*"], up_to_sequence=13, batch=3))
@@ -277,7 +278,7 @@ def test_what_was_deleted_is_stepped_over(js, new_stream, publish):
     stream = new_stream()
     publish([(f"{stream}.{i % 3}", b"x" * 100_000) for i in range(250)])
     times = [moment(js, stream, seq) for seq in range(40, 121)]
-    js.delete_messages(stream, [*range(40, 121), 249, 250])
+    delete_messages(js, stream, [*range(40, 121), 249, 250])
     calls = DirectCalls(js.client, stream)
 
     assert {calls.first_since(each).sequence for each in times} == {121}

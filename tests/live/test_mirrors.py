@@ -20,6 +20,7 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
 
+from ..kits.admin import delete_messages
 from ..kits.messages import ODD
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
@@ -71,7 +72,7 @@ def fewer_per_subject(js, stream, names):
 def with_a_hole(js, stream, names):
     plain(js, stream, names)
     for name in names:
-        js.delete_messages(name, [140, 141, 299])
+        delete_messages(js, name, [140, 141, 299])
 
 
 def beginning_later(js, stream, names):
@@ -113,7 +114,7 @@ def transforming_what_it_stores(js, stream, names):
 
 def keeping_what_was_deleted(js, stream, names):
     plain(js, stream, names)
-    js.delete_messages(stream, [*range(120, 161, 2), 200, 300])
+    delete_messages(js, stream, [*range(120, 161, 2), 200, 300])
 
 
 def keeping_what_was_purged(js, stream, names):

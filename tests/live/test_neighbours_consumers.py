@@ -23,6 +23,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.readstream import watched
 
+from ..kits.admin import delete_consumers
 from ..kits.layouts import Place
 from ..kits.options import BELOW
 from ..kits.partitions import update
@@ -92,7 +93,7 @@ def test_a_consumer_that_an_interest_stream_keeps_messages_for_is_deleted(
     reader = reading(of)
     stream, name = of.streams[0], name_of(reader)
     config = js.consumer_info(stream, name).config
-    js.delete_consumers([(stream, name)])
+    delete_consumers(js, [(stream, name)])
     of.publish(10)
     if how == "made anew":
         js.create_consumer(stream, config)
@@ -132,7 +133,7 @@ def test_a_consumer_that_nothing_depends_on_is_deleted(js, place, reading, reten
     """A consumer of the other retentions is made again: nothing is lost with it."""
     of = place(retention=retention)
     reader = reading(of)
-    js.delete_consumers([(of.streams[0], name_of(reader))])
+    delete_consumers(js, [(of.streams[0], name_of(reader))])
     of.publish(10)
     reader.drain()
     reader.restart()

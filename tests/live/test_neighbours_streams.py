@@ -19,6 +19,7 @@ from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
+from ..kits.admin import delete_messages
 from ..kits.backups import backup, restore
 from ..kits.layouts import LAYOUTS, MODES, Place
 from ..kits.options import BELOW, connection_of
@@ -198,7 +199,7 @@ LEAVE = {
     "max_msgs": ({"max_msgs": 5}, lambda js: None),
     "one a subject": ({"max_msgs_per_subject": 1}, lambda js: None),
     "purged": ({}, lambda js: js.purge("A", None, None)),
-    "last deleted": ({}, lambda js: js.delete_messages("A", [js.stream_info("A").last_seq])),
+    "last deleted": ({}, lambda js: delete_messages(js, "A", [js.stream_info("A").last_seq])),
     "purged by subject": ({}, lambda js: js.purge("A", "A.1.x", None)),
 }
 

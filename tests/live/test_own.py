@@ -26,6 +26,7 @@ from pyspark_jetstream.tasks.ranges import RangeRead
 from pyspark_jetstream.values import Secret
 
 from ..kits import clients, replicas
+from ..kits.admin import delete_consumers
 from ..kits.messages import ODD, SOUND
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
@@ -228,7 +229,7 @@ def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
         found += sequences([batch])
         for name in consumers(admin, deep):
             seen.add(name)
-            admin.delete_consumers([(deep, name)])
+            delete_consumers(admin, [(deep, name)])
     left = kept(admin, deep)
     admin.client.close()
 
@@ -466,7 +467,7 @@ def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     batches = reading(stream, 50_000, expected=50_000).batches(js.client)
     found = sequences([next(batches)])
     (name,) = consumers(admin, stream)
-    admin.delete_consumers([(stream, name)])
+    delete_consumers(admin, [(stream, name)])
     admin.create_consumer(stream, {"durable_name": "other", "ack_policy": "none"})
     found += sequences(batches)
     left = kept(admin, stream)

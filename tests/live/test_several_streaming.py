@@ -17,6 +17,7 @@ from pyspark_jetstream.operations.files import LocalFiles
 from pyspark_jetstream.operations.inspect.looking import Inspector
 from pyspark_jetstream.readstream import rangedriver
 
+from ..kits.admin import delete_messages
 from ..kits.checkpoints import write_checkpoint
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
@@ -258,7 +259,7 @@ def test_a_stream_that_is_deleted_amid_a_plan(
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
     for name in "abc":  # what has gaps is counted by the server
-        tenants.js.delete_messages(tenants.name(name), [2])
+        delete_messages(tenants.js, tenants.name(name), [2])
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails, requestTimeout="5s")
     counts = Survey.counts
 

@@ -17,6 +17,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
+from ..kits.admin import delete_consumers
 from ..kits.reading import Query, text
 from ..kits.servers import DevServer
 from ..kits.shared import ack_pending, numbered, query
@@ -157,7 +158,7 @@ def test_a_consumer_or_stream_that_is_gone(js, new_stream, publish, query):
     publish(numbered(name, 3))
     one = query(stream=name)
     one.step()
-    js.delete_consumers([(name, "jobs-0")])
+    delete_consumers(js, [(name, "jobs-0")])
     one.restart()
     with pytest.raises(DataLossError, match="consumer 'jobs-0' is gone"):
         one.claim()
@@ -178,7 +179,7 @@ def test_a_consumer_deleted_meanwhile(js, new_stream, publish, query):
     name = new_stream()
     one = query(stream=name, requestTimeout="3s")
     assert one.claim() is None
-    js.delete_consumers([(name, "jobs-0")])
+    delete_consumers(js, [(name, "jobs-0")])
 
     with pytest.raises(JetStreamError, match="jobs-0"):
         one.claim()
@@ -204,7 +205,7 @@ def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what, told
     assert lax.step() == 5
     config = js.consumer_info(name, "jobs-0").config
     config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
-    js.delete_consumers([(name, "jobs-0")])
+    delete_consumers(js, [(name, "jobs-0")])
     if what == "stream":
         js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
         js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})

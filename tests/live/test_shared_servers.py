@@ -85,7 +85,7 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
             publish(client, [(f"s.{i}", b"x") for i in range(40)])
             one.step()
             one.plan()
-            js.reset("S", "jobs-0", 11)  # as if the second batch had not been delivered
+            js.resets([("S", "jobs-0", 11)])  # as if the second batch had not been delivered
             one.commit()
             one.drain()
 

@@ -19,6 +19,7 @@ from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import StreamReader
 
+from ..kits.admin import delete_consumers
 from ..kits.options import BELOW, connection_of
 from ..kits.partitions import update
 from ..kits.reading import query
@@ -347,7 +348,7 @@ def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
     update(js, name, retention="interest")
     anew = reader(stream=name, consumer="others", directBelow="0")
     tasks = planned(anew)[2]
-    js.delete_consumers([(name, "reads-0")])
+    delete_consumers(js, [(name, "reads-0")])
     assert sequences(anew, tasks) == list(range(11, 31))
 
 
@@ -456,7 +457,7 @@ def test_a_commit_does_not_wait_for_a_consumer_that_is_gone(js, new_stream, publ
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
     _, end, tasks = planned(source, base)
     read = sequences(source, tasks)
-    js.delete_consumers([(name, "c-0")])
+    delete_consumers(js, [(name, "c-0")])
     began = time.monotonic()
     source.commit(end)
     took = time.monotonic() - began

@@ -23,6 +23,7 @@ from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.readstream.shared import claimedread
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 
+from ..kits.admin import delete_messages
 from ..kits.answers import answer
 from ..kits.encoder import LISTS, plain_builder
 from ..kits.messages import ODD, SOUND
@@ -212,8 +213,8 @@ def test_claimed_and_shared_reads(js, strange, query):
 
     # A header block of one byte makes nats-server 2.15.1 panic when a consumer delivers headers
     # only (consumer.go, convertToHeadersOnly), as the claims of shared consumers do.
-    js.delete_messages(
-        stream, [row["sequence"] for row in rows if row["subject"] == one_byte(stream)]
+    delete_messages(
+        js, stream, [row["sequence"] for row in rows if row["subject"] == one_byte(stream)]
     )
     rows = [row for row in rows if row["subject"] != one_byte(stream)]
     one = query(stream=stream, includeHeaders=True, startingOffsets="earliest")

@@ -13,6 +13,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
+from ..kits.admin import delete_messages
 from ..kits.pins import Query
 from ..kits.seeds import fresh
 from .test_strangers import hpub
@@ -42,7 +43,7 @@ def ends(js, stream, **given) -> tuple[int, ...]:
 
 
 def delete(js, stream, *seqs) -> None:
-    js.delete_messages(stream, seqs)
+    delete_messages(js, stream, seqs)
 
 
 def random_stream(js, stream, publish, rng) -> dict[int, str]:
@@ -86,7 +87,7 @@ def test_partitions_of_one_stream_are_counted(js, new_stream, publish):
         publish([(f"{stream}.1.late", b""), (f"{stream}.0.late", b"")])
         late = asked.counts(spans, infos)
         assert late == found
-        js.delete_messages(stream, [end + 1, end + 2])
+        delete_messages(js, stream, [end + 1, end + 2])
         return found
 
     publish([(f"{stream}.{p}.x", b"") for p in (0, 2, 2)])
@@ -95,7 +96,7 @@ def test_partitions_of_one_stream_are_counted(js, new_stream, publish):
     more = counts()
     publish([(f"{stream}.9.x", b"")])
     beside = counts()
-    js.delete_messages(stream, [1])
+    delete_messages(js, stream, [1])
     less = counts()
 
     assert [few, more, beside, less] == [
@@ -333,7 +334,7 @@ def test_a_work_queue_with_a_subject_that_is_a_filter(nats_server, js, new_strea
     stream = new_stream(retention="workqueue")
     names = ["b.x.c", "b.z.d", "b.*.c", "b.z.d"]
     hpub(js, [(f"{stream}.{each}".encode(), b"NATS/1.0\r\n\r\n", b"1") for each in names])
-    js.delete_messages(stream, [2])
+    delete_messages(js, stream, [2])
     query = Query(nats_server, stream=stream, subject=f"{stream}.b.*.c,{stream}.b.z.d")
     found = query.batch()
     query.stop()

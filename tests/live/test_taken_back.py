@@ -27,6 +27,7 @@ from pyspark_jetstream.write.results import Published
 from pyspark_jetstream.write.sink import JetStreamStreamWriter
 from pyspark_jetstream.write.task import TaskReport, write_task
 
+from ..kits.admin import delete_messages
 from ..kits.options import connection_of, sink_of
 from ..kits.stores import Store
 
@@ -212,7 +213,7 @@ def purged_by_subject(js, name):
 
 
 def last_deleted(js, name):
-    js.delete_messages(name, [js.stream_info(name).last_seq])
+    delete_messages(js, name, [js.stream_info(name).last_seq])
 
 
 def expired(js, name):

@@ -31,6 +31,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
+from ..kits.admin import update_stream
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
@@ -100,7 +101,7 @@ def outlive(js, *streams):
         config, last = js.stream_info(stream).config, js.message_get(stream, last_by_subj=">")
         if last is not None:
             eventually(partial(is_forgotten, js, config, last, count(10**8)))
-            js.update_stream(config)
+            update_stream(js, config)
 
 
 def is_forgotten(js, config, message, windows):
@@ -108,7 +109,7 @@ def is_forgotten(js, config, message, windows):
     Whether it is so with windows as short as the server takes. It looks at its ids when a window
     changes, now and then by the one before: so each time it is another one.
     """
-    js.update_stream(config | {"duplicate_window": next(windows)})
+    update_stream(js, config | {"duplicate_window": next(windows)})
     return not is_remembered(js, message)
 
 
