@@ -29,13 +29,6 @@ from .options import Several, StreamOptions
 
 logger = get_logger(__name__)
 
-_COVER_EVERY_S: Final = 10.0
-_COVER_SELDOM_S: Final = 600.0
-"""
-Seconds between looks for new subjects that no partition takes: first, and after several listings of
-the stream's subjects.
-"""
-
 _ASKED: Final = 64
 """Named streams up to which each is asked for; more are listed, with all others of the account."""
 
@@ -46,7 +39,7 @@ _SECOND_S: Final = 3.0
 """Longest time between the answers to one request."""
 
 _STRAYS: Final = 64
-"""Places of subjects that no partition takes of which each is named only once."""
+"""Places of subjects that no partition takes of which the log has each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +112,6 @@ class Survey:
         self.js = JetStream(client)
         self._options = options
         self._layout: Layout | None = None
-        self._own: Layout | None = None
-        """The layout that the options say; a query may come from another one."""
-        self._covered = (0, 0)
-        """Sequences up to which coverage was looked at, the last time but one and the last time."""
-        self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
-        self._strays: set[str] = set()
-        """Filters of messages that no partition takes, and that were named."""
-        self._next = ""
-        """Stream with the next number, until it was named because it is there and is not read."""
 
     @property
     def layout(self) -> Layout:
@@ -145,7 +129,7 @@ class Survey:
             elif "{partition}" in self._options.stream:
                 first = self.info_of(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
-                self._next = stream_names(self._options.stream, len(layout) + 1)[-1]
+                self._check_next(stream_names(self._options.stream, len(layout) + 1)[-1])
                 self._layout = layout
             else:
                 info = self.info_of(self._options.stream)
@@ -156,9 +140,7 @@ class Survey:
                     check_subjects(self.js, info, "partitionSubject", [whole])
                 check_subjects(self.js, info, "subject", options.subjects)
                 self._layout = layout
-            self._check_next()
             check_answers(self.js, self._layout.streams[0])
-            self._own = self._layout
         return self._layout
 
     def info_of(self, name: str) -> StreamInfo:
@@ -208,30 +190,28 @@ class Survey:
         order = several.names or sorted(infos)
         return _StreamInfos({name: infos[name] for name in order if name in infos})
 
-    def _check_next(self) -> None:
+    def _check_next(self, name: str) -> None:
         """
-        Whether a layout ends where its streams do.
+        Whether a layout of one stream a partition ends before the stream with this name.
 
         Raises:
-            OptionError: There is a stream with the next number, and `failOnDataLoss` is on.
+            OptionError: There is one, and `failOnDataLoss` is on.
         """
-        if not self._next:
-            return
-        self._cover_again = time.monotonic() + self._cover_every_s
         try:
-            (found,) = self.js.stream_infos_there([self._next])
+            (found,) = self.js.stream_infos_there([name])
         except PermissionsError:
             return  # it is none that this user may read
-        if found is None:
-            return
-        error = OptionError(
-            "partitions",
-            f"the streams with smaller numbers are read, and there is a stream '{found.name}', too:"
-            " give the number of all of them; with failOnDataLoss=false it is left out",
-        )
+        if found is not None:
+            self._left_out(
+                f"the streams with smaller numbers are read, and there is a stream '{name}', too:"
+                " give the number of all of them; with failOnDataLoss=false it is left out"
+            )
+
+    def _left_out(self, why: str) -> None:
+        """Messages belong to no partition of the layout (`failOnDataLoss`)."""
+        error = OptionError("partitions", why)
         if self._options.fail_on_data_loss:
             raise error
-        self._next = ""
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def has_begun(self, info: StreamInfo) -> bool:
@@ -367,81 +347,55 @@ class Survey:
         """
         Whether the layout leaves out messages that belong to a partition.
 
-        Looks at all that the stream holds the first time, and at what is new when it is called
-        later, now and then. Where the counts of the partitions do not add up, the leader lists the
-        subjects. A layout that options name may stand beside other subjects: those outside of the
-        template are none of its business, those without a number in the partition's place are
-        named once. One that was read off the stream must hold all of it. Of one stream a partition
-        it is looked whether there is one with the next number by now.
+        Where the counts of the partitions do not add up, the leader lists the subjects. A layout
+        that options name may stand beside other subjects: those outside of the template are none
+        of its business, those without a number in the partition's place are a warning. One that was
+        read off the stream must hold all of it.
 
         Raises:
             OptionError: It does, and `failOnDataLoss` is on.
         """
-        layout, now = self.layout, time.monotonic()
-        if now < self._cover_again or (layout != self._own and not layout.is_several):
-            return
-        self._cover_again = now + self._cover_every_s
-        self._check_next()
-        template = layout.partition_subject
+        layout, template = self.layout, self.layout.partition_subject
         if template is None:
             return
-        stream = layout.streams[0]
-        # Twice, for the replica that answered may have lagged.
-        after, self._covered = self._covered[0], (self._covered[1], infos[stream].last_seq)
-        of = [self._covered_filter, *(p.filter for p in layout), *self._strays]
-        if self.counts_exactly(infos[stream]):
-            spans = [Span(stream, filter_, after, self._covered[1]) for filter_ in of]
+        info = infos[layout.streams[0]]
+        is_named = self._options.partition_subject or self._options.partitions
+        all_ = layout.union_filter if is_named else None
+        if self.counts_exactly(info):
+            spans = [
+                Span(info.name, of, 0, info.last_seq) for of in (all_, *(p.filter for p in layout))
+            ]
             total, *parts = self.counts(spans, infos)
             if (total or 0) <= sum(part or 0 for part in parts):
                 return
-        # A listing costs more than counts, and may have been for nothing.
-        self._cover_every_s = min(2 * self._cover_every_s, _COVER_SELDOM_S)
-        self._name_strays(stream, template)
-
-    @property
-    def _covered_filter(self) -> str | None:
-        """Filter that the partitions must cover: all, or as far as options say."""
-        named = self._options.partition_subject or self._options.partitions
-        return self.layout.union_filter if named else None
-
-    def _name_strays(self, stream: str, template: str) -> None:
-        """Names subjects that no partition takes, but each place only once."""
-        _, pages = self.js.listed(stream, [self._covered_filter or subjects.REST])
-        classify, fails = self.layout.classifier(), self._options.fail_on_data_loss
+        classify, at = layout.classifier(), subjects.partition_token(template)
         assert classify is not None
-        at, n = subjects.partition_token(template), len(self.layout)
-        whole = self._covered_filter is None
         beyond: dict[str, int] = {}
+        strays: dict[str, str] = {}
+        _, pages = self.js.listed(info.name, [all_ or subjects.REST])
         for subject, count in chain.from_iterable(page.items() for page in pages):
             if classify(subject) is not None:
                 continue
-            token = subject.split(".")[at] if not whole else ""
-            place = subject if whole else subjects.with_partition(template, token)
-            if place in self._strays:
-                continue
-            if len(self._strays) < _STRAYS and not (fails and (whole or token.isdigit())):
-                self._strays.add(place)
-            if whole or token.isdigit():
+            token = subject.split(".")[at] if is_named else ""
+            if not is_named or token.isdigit():
                 beyond[subject] = count
-            elif place in self._strays:
-                logger.warning(
-                    "stream=%s: no partition reads messages on '%s', because subject '%s' has no"
-                    " partition's number in its place. Publish them with one, or set subject to"
-                    " read all",
-                    stream, place, subject,
-                )  # fmt: skip
-        if not beyond:
-            return
-        error = OptionError(
-            "partitions",
-            f"the query reads {n} partitions of stream '{stream}', which holds"
-            f" {sum(beyond.values())} messages outside of them, the first on '{min(beyond)}', on"
-            f" {len(beyond)} subjects; give the right number, or name what to read with partitions"
-            " and partitionSubject, or subject; with failOnDataLoss=false they are left out",
-        )
-        if self._options.fail_on_data_loss:
-            raise error
-        logger.warning("not read, as failOnDataLoss=false says: %s", error)
+            elif len(strays) < _STRAYS:
+                strays.setdefault(subjects.with_partition(template, token), subject)
+        for place, subject in strays.items():
+            logger.warning(
+                "stream=%s: no partition reads messages on '%s', because subject '%s' has no"
+                " partition's number in its place. Publish them with one, or set subject to"
+                " read all",
+                info.name, place, subject,
+            )  # fmt: skip
+        if beyond:
+            self._left_out(
+                f"the query reads {len(layout)} partitions of stream '{info.name}', which holds"
+                f" {sum(beyond.values())} messages outside of them, the first on '{min(beyond)}',"
+                f" on {len(beyond)} subjects; give the right number, or name what to read with"
+                " partitions and partitionSubject, or subject; with failOnDataLoss=false they are"
+                " left out"
+            )
 
     def cuts(
         self, wanted: Sequence[tuple[Span, int, int]], infos: Mapping[str, StreamInfo]

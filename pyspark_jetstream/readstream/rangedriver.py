@@ -306,7 +306,6 @@ class RangeDriver(Driver):
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return None
-        self._survey.check_coverage(self._infos)
         there = self._planner.available(offset, upto)
         nothing = not any(count != 0 for count in there)
         if (

@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import DataLossError, OptionError
+from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
@@ -300,39 +300,6 @@ def test_a_mirror_that_is_promoted(own, store, query, layout, mode, amid):
 
     assert sorted(reader.data) == sorted(expected)
     assert len(expected) == 800
-
-
-# ── one more ─────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_with_the_next_number_is_made_under_a_query(
-    own, store, query, monkeypatch, caplog, shared, fails
-):
-    """
-    A layout of one stream a partition that grows while a query runs is refused as it is at the
-    start; with failOnDataLoss=false it is said once.
-    """
-    monkeypatch.setattr(survey, "_COVER_EVERY_S", 0.0)
-    place = Place(own, "streams", "A")
-    options = {"failOnDataLoss": fails} | place.options
-    options |= {"priorityPolicy": "overflow", "consumer": "jobs"} if shared else {}
-    reader = query(store.server, **options)
-    place.publish(20)
-    reader.drain()
-    own.create_stream({"name": "A-2", "subjects": ["A-2.>"], "allow_direct": True})
-    place.publish(20)
-
-    if fails == "true":
-        with pytest.raises(OptionError, match="there is a stream 'A-2', too"):
-            eventually(reader.step)
-        return
-    reader.drain()
-    place.publish(20)
-    reader.drain()
-    assert len(reader.rows) == 60
-    assert caplog.text.count("there is a stream 'A-2', too") == 1
 
 
 # ── emptied ──────────────────────────────────────────────────────────────────────────────────
