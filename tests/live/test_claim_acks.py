@@ -61,35 +61,6 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
         ack(js.client, one.consumers[0], [claim.sequence], ACK)
 
 
-def test_each_ack_of_a_replicated_consumer_is_answered(
-    js, new_stream, publish, claimant, monkeypatch
-):
-    """
-    Where the leader may change between two acks, one that meets nobody is noticed although the
-    last is answered, and all go out again.
-    """
-    name = new_stream()
-    publish([(f"{name}.x", b"")] * 3)
-    one = claimant(name, policy="overflow")
-    arrived(js, name, 3)
-    claims = one.claim(3, 0)[0]
-    send, seen = js.client.requests, []
-
-    def elsewhere(requests):
-        if requests[0][0].startswith("$JS.ACK."):
-            seen.append(len(requests))
-            if len(seen) == 1:
-                requests = [("nobody.is.here", b""), *requests[1:]]
-        return send(requests)
-
-    monkeypatch.setattr(js.client, "requests", elsewhere)
-    consumer = replace(one.consumers[0], replicated=True)
-    ack(js.client, consumer, [claim.sequence for claim in claims], ACK)
-
-    assert seen == [len(claims)] * 2
-    assert js.consumer_info(name, "jobs").num_ack_pending == 0
-
-
 def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, caplog):
     """
     An error that nobody expected is logged, and the next heartbeats follow: a thread that ended
@@ -162,7 +133,7 @@ def test_acks_that_are_long_on_their_way(
     the query does not end of it, also where one attempt has all the time there is.
     """
     monkeypatch.setattr(acks, "_ATTEMPT_S", 6.0)
-    monkeypatch.setattr(acks, "_EACH", 1000)
+    monkeypatch.setattr(acks, "_FEW", 1000)
     name = new_stream()
     one = claimant(name, policy="overflow")
     publish([(f"{name}.x", b"")] * 20_000)

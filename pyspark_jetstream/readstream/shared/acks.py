@@ -27,10 +27,8 @@ from .claims import SharedConsumer
 logger = get_logger(__name__)
 
 _BURST: Final = 50_000
-"""Acks in one write, with one answer; some 50 bytes each."""
-
-_EACH: Final = 5_000
-"""Acks in one write, each with its own answer."""
+_FEW: Final = 5_000
+"""Acks in one write, with one answer; some 50 bytes each. And where an answer takes too long."""
 
 _ATTEMPT_S: Final = 3.0
 """Acks are sent again if the answer to the last of them takes longer."""
@@ -53,8 +51,8 @@ def ack(
 
     With the ack policy `explicit` the server looks only at the stream sequence in an ack's subject,
     and it takes acks from any connection (measured, nats-server 2.15.1). It handles those of a
-    connection in their order, so the answer to the last one speaks for all; where the consumer may
-    change its leader in between, each is answered for itself.
+    connection in their order, so the answer to the last one speaks for all; what a leader that
+    changes in between has missed is delivered once more.
 
     A sequence beyond what the consumer has delivered is not answered: a server that was killed may
     have forgotten its last deliveries. Those are left out with a warning, and delivered once more.
@@ -69,12 +67,13 @@ def ack(
     left = sorted(sequences)
     timeout_s = client.options.request_timeout_s
     patience = Patience(timeout_s, pause_s=_PAUSE_S)
-    send, most = (_each, _EACH) if consumer.replicated else (_burst, _BURST)
+    most = _BURST
     while left:
         chunk = left[:most]
         try:
-            missed = send(client, consumer, chunk, kind)
-            if missed:  # the consumer was deleted, or its leader is being elected
+            if _burst(
+                client, consumer, chunk, kind
+            ):  # the consumer was deleted, or its leader is being elected
                 patience.pause()
                 raise RequestTimeoutError(consumer.acks, timeout_s)
         except RequestTimeoutError:
@@ -91,8 +90,8 @@ def ack(
                     consumer.stream, consumer.name, len(left) - known, info.stream_seq,
                 )  # fmt: skip
                 left = left[:known]
-            elif most > _EACH:  # they may have been longer on their way than the answer was awaited
-                most = _EACH
+            elif most > _FEW:  # they may have been longer on their way than the answer was awaited
+                most = _FEW
             elif patience.over:
                 raise
             continue
@@ -112,12 +111,6 @@ def _unanswered(consumer: SharedConsumer, sequences: Iterable[int], kind: bytes)
     before = f"PUB {consumer.acks}.1.".encode()
     behind = b".1.0.0 %d\r\n%b\r\n" % (len(kind), kind)
     return b"".join([b"%b%d%b" % (before, sequence, behind) for sequence in sequences])
-
-
-def _each(client: Client, consumer: SharedConsumer, chunk: list[int], kind: bytes) -> bool:
-    """Acknowledges each with its own answer; whether for some nobody was there."""
-    replies = client.requests([(f"{consumer.acks}.1.{sequence}.1.0.0", kind) for sequence in chunk])
-    return any(reply.status == wire.NO_RESPONDERS for reply in replies)
 
 
 class Heartbeats:

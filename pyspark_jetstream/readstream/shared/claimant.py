@@ -47,28 +47,20 @@ _IN_TIME: Final = 3
 _TUNABLE: Final = frozenset({"max_ack_pending", "headers_only"})
 """Fields that an operator may change under queries that share: they change none of their rows."""
 
-_ANOTHER: Final = ("consumer", "choose another name")
-_TUNED: Final = "leave the option out, or change it for all who share it (`nats consumer edit`)"
-_REMEDIES: Final = {
-    "deliver_subject": _ANOTHER,
-    "ack_policy": _ANOTHER,
-    "filter_subject": _ANOTHER,
-    "filter_subjects": _ANOTHER,
-    "priority_groups": ("priorityGroup", "a consumer has one group for all who share it"),
-    "priority_policy": ("priorityPolicy", "a consumer has one policy for all who share it"),
-    "max_deliver": (
-        "consumer",
-        "after so many deliveries the server drops a message without a word. Set it to -1 (`nats"
-        " consumer edit --max-deliver=-1`) and use option maxDeliver, which keeps it as a dead"
-        " letter",
-    ),
-    "ack_wait": ("ackWait", _TUNED),
-    "max_ack_pending": ("maxAckPending", _TUNED),
+_OPTIONS: Final = {
+    **dict.fromkeys(("deliver_subject", "ack_policy", "max_deliver"), "consumer"),
+    **dict.fromkeys(("filter_subject", "filter_subjects"), "consumer"),
+    "priority_groups": "priorityGroup",
+    "priority_policy": "priorityPolicy",
+    "ack_wait": "ackWait",
+    "max_ack_pending": "maxAckPending",
 }
 """
-Settings that a consumer that is there must have as this query would make it: by field the option
-that the error names, and what can be done.
+Settings that a consumer that is there must have as this query would make it, and the options that
+errors name for them; the last two only where they were given.
 """
+
+_TUNED: Final = ("ackWait", "maxAckPending")
 
 _TOO_MANY_PENDING: Final = 10121
 """err_code of JSConsumerMaxPendingAckExcessErrF."""
@@ -219,15 +211,20 @@ class Claimant:
         sharing, config = self._sharing, info.config
         at = f"consumer '{consumer.name}' of stream '{consumer.stream}'"
         for key, has, needs in changed_fields(self._config(consumer, None), config):
-            option, remedy = _REMEDIES.get(key, ("", ""))
-            if not option or (remedy is _TUNED and option not in sharing.asked):
+            option = _OPTIONS.get(key)
+            if option is None or (option in _TUNED and option not in sharing.asked):
                 continue
-            if has is None:  # nobody shares it
-                option, remedy = _ANOTHER
+            remedy = "choose another name, or change it for all who share it"
+            if option in _TUNED:
+                remedy = "leave the option out, or change it for all who share it"
+            elif key == "max_deliver":
+                remedy = (
+                    "after so many deliveries the server drops a message; use option maxDeliver"
+                )
             raise OptionError(
-                option,
+                option if has is not None else "consumer",
                 f"{at} has {in_words(key, has)} where this query needs {in_words(key, needs)};"
-                f" {remedy}",
+                f" {remedy} (`nats consumer edit`)",
             )
         minimum = sharing.min_ack_pending
         maximum = int(config.get("max_ack_pending") or 0)

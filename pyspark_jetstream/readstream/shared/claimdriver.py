@@ -25,8 +25,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...client.info import ConsumerInfo, StreamInfo
-from ...client.patience import Patience
-from ...errors import OffsetError, OptionError, ReadTimeoutError
+from ...errors import OffsetError, OptionError
 from ...fetch.survey import check_direct
 from ...tasks.ranges import Reads
 from ...tasks.rows import ReadTask
@@ -75,13 +74,7 @@ class ClaimDriver(Driver):
             self._check_start(info)
         self._survey.check_coverage(self._infos)
         consumers = [
-            SharedConsumer(
-                p.index,
-                p.stream,
-                f"{options.consumer}-{p.index}",
-                p.filter,
-                replicated=int(self._infos[p.stream].config.get("num_replicas") or 1) > 1,
-            )
+            SharedConsumer(p.index, p.stream, f"{options.consumer}-{p.index}", p.filter)
             for p in self._layout
         ]
         self.claimant = Claimant(self._client, consumers, sharing, options.priority_group)
@@ -205,17 +198,11 @@ class ClaimDriver(Driver):
     # ── claims ───────────────────────────────────────────────────────────────────────────────
 
     def _claim(self) -> dict[int, list[Claim]]:
-        """
-        Claims for the next batch, by partition, without those that became dead letters.
-
-        Raises:
-            ReadTimeoutError: A run that ends at what is there waits for a paused consumer.
-        """
+        """Claims for the next batch, by partition, without those that became dead letters."""
         if self._left == math.inf:
             waiting = self.claimant.infos().values()
             # What others hold is among them; of that nothing is dealt out.
             self._left = sum(info.num_pending + info.num_ack_pending for info in waiting)
-        patience = Patience(self._options.connection.request_timeout_s, pause_s=_WAIT_S)
         while True:
             claimed = self.claimant.claim(self._maximum(), _WAIT_S if self._left is None else 0.0)
             count = sum(map(len, claimed.values()))
@@ -228,12 +215,8 @@ class ClaimDriver(Driver):
             if self._left is not None:
                 self._left = max(0, self._left - count)
             mine = {index: taken for index, taken in self._divert(claimed).items() if taken}
-            if mine or not (count or self._is_held_up()):
+            if mine or not count:
                 return mine
-            if not count:
-                if patience.over:
-                    raise self._held_up()
-                patience.pause()
 
     def _divert(self, claimed: dict[int, list[Claim]]) -> dict[int, list[Claim]]:
         """Makes dead letters of claims that were delivered too often; the other claims."""
@@ -252,24 +235,6 @@ class ClaimDriver(Driver):
         if self._options.max_bytes is not None:
             maximum = min(maximum, messages_in(self._options.max_bytes, self._infos))
         return maximum if self._left is None else int(min(maximum, self._left))
-
-    def _is_held_up(self) -> bool:
-        """Whether a run that ends at what is there has messages of a consumer that is paused."""
-        return bool(self._left) and any(
-            info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
-            for info in self._seen.values()
-        )
-
-    def _held_up(self) -> ReadTimeoutError:
-        index = next(index for index, info in self._seen.items() if info.pause_s > 0)
-        consumer = self.claimant.consumers[index]
-        return ReadTimeoutError(
-            consumer.stream,
-            index,
-            f"the consumer '{consumer.name}' is paused until {self._paused.until[index]}, and a run"
-            " that ends at what is there waits no longer than requestTimeout for it; start it"
-            " again when the consumer is resumed",
-        )
 
     def _settle(self, offset: ClaimedOffset) -> None:
         """

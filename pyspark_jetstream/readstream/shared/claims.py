@@ -50,8 +50,6 @@ class SharedConsumer:
     stream: str
     name: str
     filter: str | None
-    replicated: bool = False
-    """Whether its leader may change."""
 
     @property
     def partition(self) -> str:
