@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from .client.options import CONNECTION_OPTIONS, METRICS_OPTIONS
 from .errors import OptionError
 from .fetch.options import READ_OPTIONS
-from .option import Kind, Option, Others, all_of, typed
+from .option import Option, Others, typed
 from .readstream.options import STREAM_OPTIONS, SourceOptions, source_options
 
 if TYPE_CHECKING:
@@ -78,27 +78,15 @@ def check_reads(options: Mapping[str, str]) -> None:
     `load()` asks for the columns, Spark does not say which it is.
 
     Raises:
-        OptionError: They are neither's. An option that only one of them has says which is meant;
-            where both have such, that is a mistake itself, beside those of either.
+        OptionError: They are neither's. An option that only streams have says which is meant.
     """
     quick = partial(parse_stream, others=tuple), partial(parse_read, others=tuple)
     if not all(_mistake(parse, options) for parse in quick):
         return
     of_stream, of_range = _mistake(parse_stream, options), _mistake(parse_read, options)
     assert of_stream is not None and of_range is not None
-    only_stream, only_range = _only("stream", options), _only("range", options)
-    if not (only_stream and only_range):
-        raise of_stream if only_stream else of_range
-    mixed = OptionError(
-        only_range[0],
-        f"no read takes both {_quoted(only_range)}, of spark.read, and {_quoted(only_stream)}, of"
-        " spark.readStream; leave out those of the other one",
-    )
-    others = (
-        _mistake(parse_read, {k: v for k, v in options.items() if k not in only_stream}),
-        _mistake(parse_stream, {k: v for k, v in options.items() if k not in only_range}),
-    )
-    raise all_of([mixed, *(mistake for mistake in others if mistake is not None)])
+    names = {option.name.lower() for option in all_options() if option.kinds == {"stream"}}
+    raise of_stream if any(name.lower() in names for name in options) else of_range
 
 
 def _mistake(
@@ -109,16 +97,6 @@ def _mistake(
     except OptionError as mistake:
         return mistake
     return None
-
-
-def _only(kind: Kind, options: Mapping[str, str]) -> list[str]:
-    """Options, as they were given, that are of no other kind."""
-    own = {option.name.lower() for option in all_options() if option.kinds == {kind}}
-    return [name for name in options if name.lower() in own]
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
 
 
 def parse_sink(options: Mapping[str, str], streaming: bool = False) -> SinkOptions:

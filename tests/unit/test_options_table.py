@@ -468,8 +468,7 @@ REFUSED = [
     ("load", {"stream": "S", "minPending": "5"}, "minPending: belongs to priorityPolicy=overflow"),
     ("load", {"stream": "S", "batch": "5"}, "batch: needs where to begin"),
     ("load", {"stream": "S", "multiLast": ">", "maxTriggerDelay": "1m"},
-     "multiLast: no read takes both 'multiLast', of spark.read, and 'maxTriggerDelay', of"
-     " spark.readStream"),
+     "multiLast: applies to spark.read, not to spark.readStream"),
     ("load", {"stream": "S", "partitionSubject": "a.{partition}"},
      "partitionSubject: needs option 'partitions' too"),
     # ── writes ──

@@ -71,9 +71,7 @@ def ack(
     while left:
         chunk = left[:most]
         try:
-            if _burst(
-                client, consumer, chunk, kind
-            ):  # the consumer was deleted, or its leader is being elected
+            if _burst(client, consumer, chunk, kind):  # it was deleted, or has no leader right now
                 patience.pause()
                 raise RequestTimeoutError(consumer.acks, timeout_s)
         except RequestTimeoutError:

@@ -218,9 +218,7 @@ class Claimant:
             if option in _TUNED:
                 remedy = "leave the option out, or change it for all who share it"
             elif key == "max_deliver":
-                remedy = (
-                    "after so many deliveries the server drops a message; use option maxDeliver"
-                )
+                remedy = "the server drops a message after so many; use option maxDeliver"
             raise OptionError(
                 option if has is not None else "consumer",
                 f"{at} has {in_words(key, has)} where this query needs {in_words(key, needs)};"
