@@ -31,90 +31,112 @@ from __future__ import annotations
 
 from typing import Final
 
-MADE: Final = {
-    "Nats-Stream": "of a direct get and of a republished message: its stream (stream.go)",
-    "Nats-Subject": "likewise its subject",
-    "Nats-Sequence": "likewise its sequence",
-    "Nats-Time-Stamp": "likewise its time",
-    "Nats-Last-Sequence": "likewise the sequence of the message before it",
-    "Nats-Num-Pending": "of a direct get: how many messages follow (stream.go)",
-    "Nats-UpTo-Sequence": "of a direct get of several: as of which sequence it is (stream.go)",
-    "Nats-Msg-Size": "of a consumer or republish without payloads: the payload's size"
-    " (consumer.go, convertToHeadersOnly)",
-    "Nats-Pin-Id": "of a pinned consumer: who it is pinned to (consumer.go)",
-    "Nats-Pending-Messages": "of a pull's end: what of it was not delivered (consumer.go)",
-    "Nats-Pending-Bytes": "likewise in bytes",
-    "Nats-Last-Consumer": "of heartbeats and flow control: the consumer's sequence; acted on by"
-    " mirrors, sources and consumers (stream.go, consumer.go)",
-    "Nats-Last-Stream": "likewise the stream's sequence",
-    "Nats-Consumer-Stalled": "of heartbeats: where to answer; acted on by mirrors and sources",
-    "Nats-Stream-Source": "of a copy: where it comes from; a publish with it is refused (10227), a"
-    " source believes it (stream.go, filestore.go)",
-    "Nats-Request-Info": "of a request to another account: who asks; services believe it, and the"
-    " server finds a fast batch by it (client.go, accounts.go, stream.go)",
-}
+# * Nats-Stream: of a direct get and of a republished message: its stream (stream.go)
+# * Nats-Subject: likewise its subject
+# * Nats-Sequence: likewise its sequence
+# * Nats-Time-Stamp: likewise its time
+# * Nats-Last-Sequence: likewise the sequence of the message before it
+# * Nats-Num-Pending: of a direct get: how many messages follow (stream.go)
+# * Nats-UpTo-Sequence: of a direct get of several: as of which sequence it is (stream.go)
+# * Nats-Msg-Size: of a consumer or republish without payloads: the payload's size (consumer.go,
+#   convertToHeadersOnly)
+# * Nats-Pin-Id: of a pinned consumer: who it is pinned to (consumer.go)
+# * Nats-Pending-Messages: of a pull's end: what of it was not delivered (consumer.go)
+# * Nats-Pending-Bytes: likewise in bytes
+# * Nats-Last-Consumer: of heartbeats and flow control: the consumer's sequence; acted on by
+#   mirrors, sources and consumers (stream.go, consumer.go)
+# * Nats-Last-Stream: likewise the stream's sequence
+# * Nats-Consumer-Stalled: of heartbeats: where to answer; acted on by mirrors and sources
+# * Nats-Stream-Source: of a copy: where it comes from; a publish with it is refused (10227), a
+#   source believes it (stream.go, filestore.go)
+# * Nats-Request-Info: of a request to another account: who asks; services believe it, and the
+#   server finds a fast batch by it (client.go, accounts.go, stream.go)
+MADE: Final = frozenset(
+    """
+    Nats-Stream Nats-Subject Nats-Sequence Nats-Time-Stamp Nats-Last-Sequence Nats-Num-Pending
+    Nats-UpTo-Sequence Nats-Msg-Size Nats-Pin-Id Nats-Pending-Messages Nats-Pending-Bytes
+    Nats-Last-Consumer Nats-Last-Stream Nats-Consumer-Stalled Nats-Stream-Source
+    Nats-Request-Info
+    """.split()
+)
 """
 Headers that servers add when they deliver, republish or copy a message: stale in any stored
 message.
 """
 
-ORDERS: Final = {
-    "Nats-Trace-Dest": "trace the message, and publish the trace there; whoever may not publish"
-    " there loses the message (msgtrace.go, initMsgTrace)",
-    "Nats-Trace-Only": "trace it, and do not deliver or store it (msgtrace.go, stream.go)",
-    "Nats-Trace-Hop": "where on its way a traced message is (msgtrace.go)",
-    "Nats-Trace-Origin-Account": "do not trace it, and log an error (msgtrace.go)",
-    "Nats-Required-Api-Level": "refuse the request, or the whole batch, unless the server has this"
-    " level (jetstream_versioning.go, stream.go)",
-    "Nats-Stream-Identity": "refuse the request unless the stream is this one (consumer.go,"
-    " jetstream_api.go)",
-    "Nats-Response-Type": "the request is another server's answer (jetstream_api.go)",
-}
+# * Nats-Trace-Dest: trace the message, and publish the trace there; whoever may not publish there
+#   loses the message (msgtrace.go, initMsgTrace)
+# * Nats-Trace-Only: trace it, and do not deliver or store it (msgtrace.go, stream.go)
+# * Nats-Trace-Hop: where on its way a traced message is (msgtrace.go)
+# * Nats-Trace-Origin-Account: do not trace it, and log an error (msgtrace.go)
+# * Nats-Required-Api-Level: refuse the request, or the whole batch, unless the server has this
+#   level (jetstream_versioning.go, stream.go)
+# * Nats-Stream-Identity: refuse the request unless the stream is this one (consumer.go,
+#   jetstream_api.go)
+# * Nats-Response-Type: the request is another server's answer (jetstream_api.go)
+ORDERS: Final = frozenset(
+    """
+    Nats-Trace-Dest Nats-Trace-Only Nats-Trace-Hop Nats-Trace-Origin-Account
+    Nats-Required-Api-Level Nats-Stream-Identity Nats-Response-Type
+    """.split()
+)
 """
 Headers that are instructions for one publish or request: they say nothing about a stored message.
 """
 
-PLACES: Final = {
-    "Nats-Batch-Id": "the message is part of this atomic batch (stream.go)",
-    "Nats-Batch-Sequence": "likewise which one",
-    "Nats-Batch-Commit": "likewise the last one",
-    "Nats-Incr": "add this to the subject's counter; other streams refuse it (stream.go)",
-    "Nats-Counter-Sources": "what a counter is the sum of (stream.go)",
-    "Nats-Schedule": "publish the message again and again; other streams refuse it (scheduler.go)",
-    "Nats-Schedule-Time-Zone": "likewise in which time zone",
-    "Nats-Schedule-TTL": "likewise with which TTL",
-    "Nats-Schedule-Rollup": "likewise with which roll-up",
-    "Nats-Schedule-Target": "likewise where to",
-    "Nats-Schedule-Source": "likewise whose last message",
-    "Nats-Schedule-Next": "when next, or that the schedule is to be purged (stream.go)",
-    "Nats-Scheduler": "which schedule made the message, or is to be purged (stream.go)",
-    "Nmqtt-Pub": "an MQTT client published it, with this QoS: MQTT subscribers of QoS 1 and 2 wait"
-    " for it elsewhere (mqtt.go, mqttDeliverMsgCbQoS0)",
-}
+# * Nats-Batch-Id: the message is part of this atomic batch (stream.go)
+# * Nats-Batch-Sequence: likewise which one
+# * Nats-Batch-Commit: likewise the last one
+# * Nats-Incr: add this to the subject's counter; other streams refuse it (stream.go)
+# * Nats-Counter-Sources: what a counter is the sum of (stream.go)
+# * Nats-Schedule: publish the message again and again; other streams refuse it (scheduler.go)
+# * Nats-Schedule-Time-Zone: likewise in which time zone
+# * Nats-Schedule-TTL: likewise with which TTL
+# * Nats-Schedule-Rollup: likewise with which roll-up
+# * Nats-Schedule-Target: likewise where to
+# * Nats-Schedule-Source: likewise whose last message
+# * Nats-Schedule-Next: when next, or that the schedule is to be purged (stream.go)
+# * Nats-Scheduler: which schedule made the message, or is to be purged (stream.go)
+# * Nmqtt-Pub: an MQTT client published it, with this QoS: MQTT subscribers of QoS 1 and 2 wait for
+#   it elsewhere (mqtt.go, mqttDeliverMsgCbQoS0)
+PLACES: Final = frozenset(
+    """
+    Nats-Batch-Id Nats-Batch-Sequence Nats-Batch-Commit Nats-Incr Nats-Counter-Sources
+    Nats-Schedule Nats-Schedule-Time-Zone Nats-Schedule-TTL Nats-Schedule-Rollup
+    Nats-Schedule-Target Nats-Schedule-Source Nats-Schedule-Next Nats-Scheduler Nmqtt-Pub
+    """.split()
+)
 """
 Headers about a message's place in its stream. A reader may want them; in another stream they are
 wrong.
 """
 
-EXPECTS: Final = {
-    "Nats-Expected-Stream": "refuse it unless this is the stream",
-    "Nats-Expected-Last-Sequence": "refuse it unless this is the stream's last sequence",
-    "Nats-Expected-Last-Subject-Sequence": "likewise the subject's",
-    "Nats-Expected-Last-Subject-Sequence-Subject": "likewise of this subject",
-    "Nats-Expected-Last-Msg-Id": "refuse it unless this is the stream's last id",
-}
+# * Nats-Expected-Stream: refuse it unless this is the stream
+# * Nats-Expected-Last-Sequence: refuse it unless this is the stream's last sequence
+# * Nats-Expected-Last-Subject-Sequence: likewise the subject's
+# * Nats-Expected-Last-Subject-Sequence-Subject: likewise of this subject
+# * Nats-Expected-Last-Msg-Id: refuse it unless this is the stream's last id
+EXPECTS: Final = frozenset(
+    """
+    Nats-Expected-Stream Nats-Expected-Last-Sequence Nats-Expected-Last-Subject-Sequence
+    Nats-Expected-Last-Subject-Sequence-Subject Nats-Expected-Last-Msg-Id
+    """.split()
+)
 """
 Expectations of a publish about its stream at that moment. A copy would be refused for it, for ever;
 a row that says so itself means it.
 """
 
-KEPT: Final = {
-    "Nats-Msg-Id": "drop the message if one with this id came lately",
-    "Nats-TTL": "remove it after so long, where the stream allows that",
-    "Nats-Rollup": "purge what came before it, where the stream allows that",
-    "Nats-Marker-Reason": "it is a marker; its own removal leaves none (sdm.go)",
-    "KV-Operation": "likewise, if this is PURGE (sdm.go)",
-}
+# * Nats-Msg-Id: drop the message if one with this id came lately
+# * Nats-TTL: remove it after so long, where the stream allows that
+# * Nats-Rollup: purge what came before it, where the stream allows that
+# * Nats-Marker-Reason: it is a marker; its own removal leaves none (sdm.go)
+# * KV-Operation: likewise, if this is PURGE (sdm.go)
+KEPT: Final = frozenset(
+    """
+    Nats-Msg-Id Nats-TTL Nats-Rollup Nats-Marker-Reason KV-Operation
+    """.split()
+)
 """
 Requests to the server that a row may make in its `headers`.
 
@@ -149,13 +171,13 @@ UNTRACED: Final = ("Nats-Trace-Dest", "trace disabled")
 The header by which a server itself marks a message that is not to be traced (MsgTraceDestDisabled).
 """
 
-FIRST: Final = frozenset({**EXPECTS, **KEPT})
+FIRST: Final = EXPECTS | KEPT
 """Headers that the server acts on, and that therefore come first."""
 
-NOT_READ: Final = frozenset({**MADE, **ORDERS, **EXPECTS})
+NOT_READ: Final = MADE | ORDERS | EXPECTS
 """Left out of the column `headers` of reads."""
 
-NOT_WRITTEN: Final = frozenset({**MADE, **ORDERS, **PLACES})
+NOT_WRITTEN: Final = MADE | ORDERS | PLACES
 """Left out of what is published."""
 
 
@@ -185,7 +207,7 @@ def left_out_because(name: str) -> str:
 
 def copied(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Headers of a stored message as they may be published again, in their order."""
-    left_out = NOT_WRITTEN | EXPECTS.keys()
+    left_out = NOT_WRITTEN | EXPECTS
     kept = [(name, value) for name, value in headers if name not in left_out]
     if any(name.lower() == TRACEPARENT for name, _ in kept):
         kept.append(UNTRACED)

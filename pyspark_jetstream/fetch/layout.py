@@ -96,11 +96,6 @@ class Layout:
         """Place of each partition, as an offset has it."""
         return tuple((p.stream,) if p.filter is None else (p.stream, p.filter) for p in self)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of partitions that may come and go: streams, or their numbers."""
-        return tuple(p.stream if self.is_several else str(p.index) for p in self)
-
     def within(self, index: int) -> tuple[Layout, int]:
         """Layout of a partition's stream, and the partition's number there, which its rows have."""
         if not self.is_several:
