@@ -45,7 +45,7 @@ from .info import (
     stream_info_of,
 )
 from .patience import Patience
-from .versions import COUNTED, require, unsupported
+from .versions import OLDEST, require, unsupported
 
 logger = get_logger(__name__)
 
@@ -160,22 +160,15 @@ class JetStream:
         of = self._about(streams)
         at = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
         replies = self._replies([*of, *at])
-        infos = self._read(of, replies[: len(of)], self._timed)
+        infos = self._read(of, replies[: len(of)], stream_info_of)
         return infos, self._there(at, consumer_info_of, _is_gone, replies[len(of) :])
 
     def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` with None for those that there are not."""
-        return self._there(self._about(streams), self._timed, _is_gone)
+        return self._there(self._about(streams), stream_info_of, _is_gone)
 
     def _about(self, streams: Sequence[str]) -> list[Request]:
         return [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
-
-    def _timed(self, answer: dict[str, Any]) -> StreamInfo:
-        if "ts" not in answer:
-            raise unsupported(
-                self.client.connection.version, (2, 10), "STREAM.INFO with the server's time"
-            )
-        return stream_info_of(answer)
 
     def stream_of(self, subject: str) -> str | None:
         """The name of the stream that takes this subject, or None."""
@@ -290,7 +283,7 @@ class JetStream:
             for one in streams:
                 name = one["config"]["name"]
                 if takes(name) and name not in missing:
-                    there[name] = self._timed(one)
+                    there[name] = stream_info_of(one)
             # One whose leader does not answer is in `missing`, or in both.
             names = {*missing, *(one["config"]["name"] for one in streams)}
             return answer["total"], len(names), there
@@ -392,7 +385,7 @@ class JetStream:
             for stream, query in queries
         ]
         version = self.client.connection.version
-        require(version, COUNTED, _COUNTS)
+        require(version, OLDEST, _COUNTS)
         answers: list[Found | None] = [None] * len(queries)
         left = list(range(len(queries)))
         patience = Patience(self.client.options.request_timeout_s, pause_s=_MIRROR_PAUSE_S)
@@ -411,7 +404,7 @@ class JetStream:
                 if got.stream.decode("utf-8", "replace") != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less, or more
                 elif not got.batched:
-                    raise unsupported(version, COUNTED, _COUNTS)
+                    raise unsupported(version, OLDEST, _COUNTS)
                 else:
                     answers[index] = found_of(got, reply.data)
             again = [(queries[i][0], {"next_by_subj": ">"} | queries[i][1]) for i in missing]

@@ -14,12 +14,10 @@ from ..errors import UnsupportedServerError
 
 Version = tuple[int, ...]
 
-BATCHED: Version = (2, 11)
-"""Version since which a direct get may bring several messages, or begin at a time."""
-
-COUNTED: Version = (2, 12)
+OLDEST: Version = (2, 12)
 """
-Version since which the first message of several says how many follow: 2.11 counts the message, too.
+Version since which reads and writes work. Among what they need is how many messages follow the
+first of several: 2.11 counts that one, too.
 """
 
 RESETS: Final = (2, 14)

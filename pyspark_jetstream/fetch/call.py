@@ -15,8 +15,6 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..client.versions import BATCHED, Version, require
-
 MAX_MATCHES: Final = 1024
 """Subjects that one `multi_last` may match in all; one more is a 413, whatever `batch` says."""
 
@@ -68,17 +66,6 @@ class DirectCall:
     def batched(self) -> bool:
         """Whether several messages may answer, with an end marker behind them."""
         return bool(self.batch or self.multi_last)
-
-    def check_version(self, found: Version) -> None:
-        """
-        Accepts a server of this version for this call.
-
-        Raises:
-            UnsupportedServerError: It knows single messages only, and those not by time.
-        """
-        fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
-        if fields:
-            require(found, BATCHED, f"a direct get with {', '.join(fields)}")
 
     def query(self) -> dict[str, Any]:
         """The request's fields."""

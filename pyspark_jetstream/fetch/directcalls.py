@@ -49,7 +49,7 @@ from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
-from ..client.versions import BATCHED
+from ..client.versions import OLDEST, require
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -142,9 +142,11 @@ class DirectCalls:
 
         Raises:
             OptionError: A mistake in them.
+            UnsupportedServerError: The server is too old.
         """
         name = parsed("stream", stream_name, stream)
         with borrow(parse_connection(options), at_start=True) as client:
+            require(client.connection.version, OLDEST, "a direct get")
             yield cls(client, name)
 
     def __repr__(self) -> str:
@@ -240,11 +242,7 @@ class DirectCalls:
     def pages(self, call: DirectCall) -> Iterator[list[Found]]:
         """
         The call's messages, a request's worth at a time; a long batch takes several.
-
-        Raises:
-            UnsupportedServerError: The server knows single messages only.
         """
-        call.check_version(self._client.connection.version)
         if not call.batched:
             message = self.each([call])[0]
             if message is not None:
@@ -406,7 +404,7 @@ class DirectCalls:
             trip_s = away_s(client.connection) if len(calls) > 1 else 0.0
             most_bytes = _FAR_BYTES if trip_s >= FAR_S else PAGE_BYTES
             each_bytes = appetite.limit(most_bytes) + client.connection.max_payload
-            gets = Gets(client, self.stream, BATCHED)
+            gets = Gets(client, self.stream)
             while waiting or under_way:
                 most = appetite.limit(pace.together(trip_s, each_bytes))
                 while waiting and len(under_way) < most:

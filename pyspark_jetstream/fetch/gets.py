@@ -24,7 +24,7 @@ from ..client.blocks import Direct, direct
 from ..client.connection import Client
 from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
-from ..client.versions import COUNTED, Version, require, unsupported
+from ..client.versions import OLDEST, require, unsupported
 from ..errors import NotConnectedError, ProtocolError, ReadError, RequestTimeoutError
 from ..sanitize import get_logger
 from .decoding.replies import Replies, cut
@@ -111,22 +111,13 @@ class Gets:
     While others are under way a request has an inbox of its own. Otherwise it has that of the one
     before, so that the messages of both can be cut at one time; so what was gathered of requests
     that were under way together is taken before the next is gathered.
-
-    Args:
-        needs: the version of a server that is new enough for what the caller does.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        stream: str,
-        needs: Version = COUNTED,
-    ) -> None:
+    def __init__(self, client: Client, stream: str) -> None:
         self._client = client
         self._connection = client.connection
         self._stream = stream
-        self._needs = needs
-        require(self._connection.version, needs, _CAPABILITY)
+        require(self._connection.version, OLDEST, _CAPABILITY)
         self._inbox = self._new_inbox()
         """Inbox of the request that is gathered, or was gathered last."""
         self._free: list[_Inbox] = []
@@ -254,7 +245,7 @@ class Gets:
     def take_each(self) -> list[Found]:
         """
         `take` of one request that has ended, a message at a time: quicker where there are few. Each
-        is proven by the one before it that it names, as servers of 2.11 count otherwise.
+        is proven by the one before it that it names.
 
         Raises:
             NotConnectedError: Some were lost on their way.
@@ -322,7 +313,7 @@ class Gets:
     def _unbatched(self, request: _Request, message: Direct) -> Exception:
         """The error for a message of a server that is too old for batches."""
         if message.stream == self._stream.encode():
-            return unsupported(self._connection.version, self._needs, _CAPABILITY)
+            return unsupported(self._connection.version, OLDEST, _CAPABILITY)
         return self._foreign(request, message)
 
     def _foreign(self, request: _Request, message: Direct | None) -> ForeignAnswerError:

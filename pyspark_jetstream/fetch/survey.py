@@ -18,7 +18,6 @@ from .. import subjects
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, Found, StreamInfo
 from ..client.jetstream import STREAM_NOT_FOUND, JetStream
-from ..client.versions import require
 from ..errors import JetStreamError, OptionError, PermissionsError, StreamNotFoundError
 from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
@@ -221,13 +220,6 @@ class Survey:
         if moment is not None:
             return moment.resolve(info.now) <= info.now
         return not isinstance(first, int) or first <= info.last_seq + 1
-
-    def require(self, version: tuple[int, int], capability: str) -> None:
-        """
-        Raises:
-            UnsupportedServerError: The server is older.
-        """
-        require(self.js.client.connection.version, version, capability)
 
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""

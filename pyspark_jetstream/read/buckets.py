@@ -17,6 +17,7 @@ import pyarrow as pa
 from .. import subjects
 from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
+from ..client.versions import OLDEST, require
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.decoding.rows import kept
 from ..fetch.options import StreamOptions
@@ -66,7 +67,11 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            survey.require((2, 12), "reading a bucket (multi-subject and batched direct get)")
+            require(
+                client.connection.version,
+                OLDEST,
+                "reading a bucket (direct gets)",
+            )
             info = self._stream(survey)
             prefix = _prefix(survey, info, options.bucket)
             filters = tuple(f"{prefix}{key}" for key in options.keys)

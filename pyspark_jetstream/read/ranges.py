@@ -16,6 +16,7 @@ from typing import Final
 
 from ..client.connection import borrow
 from ..client.info import StreamInfo
+from ..client.versions import OLDEST, require
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import report_loss
@@ -49,7 +50,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            survey.require((2, 12), "reading a range (batched direct get)")
+            require(client.connection.version, OLDEST, "reading a range (batched direct get)")
             infos = survey.streams()
             for info in infos.values():
                 check_direct(info)

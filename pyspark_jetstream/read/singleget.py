@@ -31,6 +31,7 @@ from .. import subjects
 from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
+from ..client.versions import OLDEST, require
 from ..errors import PermissionsError
 from ..fetch.call import DirectCall
 from ..fetch.decoding.rows import RowBuilder
@@ -79,11 +80,11 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
 
         Raises:
             OptionError: A bound in the future, a filter outside of the stream, no direct get.
-            UnsupportedServerError: The server has not this call.
+            UnsupportedServerError: The server is too old.
         """
         options = self._options
         with borrow(options.connection, at_start=True) as client:
-            self._call(datetime.now(UTC)).check_version(client.connection.version)
+            require(client.connection.version, OLDEST, "a direct get")
             info = self._info(client)
             if info is not None:
                 self._check(JetStream(client), info)

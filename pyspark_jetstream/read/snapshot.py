@@ -16,6 +16,7 @@ from .. import subjects
 from ..client.connection import borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
+from ..client.versions import OLDEST, require
 from ..errors import SnapshotLossError
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
@@ -77,7 +78,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            survey.require((2, 12), "a snapshot (multi-subject direct get)")
+            require(client.connection.version, OLDEST, "a snapshot (multi-subject direct get)")
             layout, infos = survey.layout, survey.streams()
             for info in infos.values():
                 check_direct(info)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
+from ..client.versions import OLDEST, Version, require
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
@@ -102,7 +103,7 @@ class Driver(ABC):
         self._client = Client(options.connection, at_start=True)
         try:
             self._survey = Survey(self._client, options)
-            self._survey.require(*self._needs)
+            self._require(OLDEST, "a streaming read")
             _ = self._layout  # raises where there is none
             self._enter()
         except BaseException:
@@ -113,11 +114,6 @@ class Driver(ABC):
     def _layout(self) -> Layout:
         """The partitions of the batch that is planned or read; of several streams they change."""
         return self._survey.layout
-
-    @property
-    @abstractmethod
-    def _needs(self) -> tuple[tuple[int, int], str]:
-        """The version of nats-server that the read needs, and what for."""
 
     @abstractmethod
     def _enter(self) -> None:
@@ -156,6 +152,13 @@ class Driver(ABC):
     def close(self) -> None:
         """Ends the run."""
         self._client.close()
+
+    def _require(self, version: Version, capability: str) -> None:
+        """
+        Raises:
+            UnsupportedServerError: The server is older.
+        """
+        require(self._client.connection.version, version, capability)
 
     def _name_log(self, consumer: str, query: str = "") -> None:
         """Lines of the log have the query's label from its first batch on."""

@@ -62,14 +62,10 @@ class RangeDriver(Driver):
 
     remedy = f"{Driver.remedy}; to begin anew, at startingOffsets, use a new checkpointLocation"
 
-    @property
-    def _needs(self) -> tuple[tuple[int, int], str]:
-        if self._options.standby:
-            return RESETS, "standby (CONSUMER.RESET)"
-        return (2, 12), "reading a stream (batched direct get)"
-
     def _enter(self) -> None:
         options = self._options
+        if options.standby:
+            self._require(RESETS, "standby (CONSUMER.RESET)")
         has_reset = self._client.connection.version >= RESETS
         self._seats = Seats(self._survey.js, options, self._layout, has_reset)
         self._holder = Holder(options, self._seats, self._survey.js)
@@ -93,7 +89,7 @@ class RangeDriver(Driver):
         for info in self._infos.values():
             self._check_start(info)
             if info.retention == "interest":
-                self._survey.require(RESETS, "retention interest (CONSUMER.RESET)")
+                self._require(RESETS, "retention interest (CONSUMER.RESET)")
         self._survey.check_coverage(self._infos)
 
     @property
@@ -191,8 +187,6 @@ class RangeDriver(Driver):
         return begin.stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
-        if is_initial(end):  # a batch before the moment that the query starts at
-            return []
         upto = Offset.from_json(end)
         self._check_fits(upto)
         self._name_query(upto)
@@ -227,8 +221,7 @@ class RangeDriver(Driver):
         return self._planner.tasks(plan)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        if not end.get("initial"):
-            self._settle(Offset.from_json(end))
+        self._settle(Offset.from_json(end))
 
     def _settle(self, offset: Offset) -> None:
         """Settles all up to an offset that Spark has committed; never raises."""

@@ -44,35 +44,19 @@ def mixed():
 CALLS = {
     "batch": lambda calls: list(calls.batch(3, sequence=1)),
     "batch-next": lambda calls: list(calls.batch(3, "S.>")),
-    "multi-last": lambda calls: calls.multi_last(["S.>"]),
-    "start-time": lambda calls: calls.first_since("2026-01-01T00:00:00Z"),
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_direct_gets_that_an_old_server_has_not(old, call):
-    """
-    A batch, `multi_last` and `start_time` need 2.11: an error that says so, before anything is sent
-    that it would misunderstand.
-    """
-    field = {"multi-last": "multi_last", "start-time": "start_time"}.get(call, "batch")
+def test_direct_gets_from_an_old_server(old):
+    """An error says since when they are there."""
     with (
-        DirectCalls.open({"servers": old.url}, "S") as calls,
-        pytest.raises(
-            UnsupportedServerError,
-            match=f"a direct get with {field} needs nats-server 2.11 or newer, this one is 2.9.25",
-        ),
+        pytest.raises(UnsupportedServerError, match="2.12 or newer, this one is 2.9.25"),
+        DirectCalls.open({"servers": old.url}, "S"),
     ):
-        CALLS[call](calls)
+        pass
 
 
-def test_direct_gets_that_an_old_server_has(old):
-    """A message by its sequence is read from an old server, too."""
-    with DirectCalls.open({"servers": old.url}, "S") as calls:
-        assert calls.message(1).data == b"x0"
-
-
-@pytest.mark.parametrize("call", ["batch", "batch-next"])
+@pytest.mark.parametrize("call", CALLS)
 def test_an_old_server_shows_in_its_first_answer(mixed, call):
     """
     ADR-31: old servers can be detected by the absence of Nats-Num-Pending in the first reply; where
@@ -88,28 +72,23 @@ def test_an_old_server_shows_in_its_first_answer(mixed, call):
 
 
 @pytest.mark.parametrize("server", ["old", "mixed"])
-@pytest.mark.parametrize("what", ["count", "range", "info"])
+@pytest.mark.parametrize("what", ["count", "range"])
 def test_what_reads_are_made_of(request, server, what):
-    """Counting, reading a range and STREAM.INFO name what an old server has not, at once."""
+    """Counting and reading a range name what an old server has not, at once."""
     client = Client(parse_sink({"servers": request.getfixturevalue(server).url}).connection)
     js = JetStream(client)
-    needs = "2.10" if what == "info" else "2.12"
-    with pytest.raises(UnsupportedServerError, match=f"needs nats-server {needs} or newer"):
+    with pytest.raises(UnsupportedServerError, match="needs nats-server 2.12 or newer"):
         if what == "count":
             js.next_messages([("S", {"seq": 1})])
-        elif what == "range":
-            list(read_direct(client, Slice.whole("S", 0, 4)))
         else:
-            js.stream_info("S")
+            list(read_direct(client, Slice.whole("S", 0, 4)))
     client.close()
 
 
 @pytest.mark.parametrize(
     ("options", "capability", "needs"),
     [
-        ({"batch": 3, "nextBySubject": "S.>"}, "a direct get with batch", "2.11"),
-        ({"startingTimestamp": "-1h", "batch": 1}, "a direct get with start_time", "2.11"),
-        ({"sequence": 1}, "STREAM.INFO with the server's time", "2.10"),
+        ({"sequence": 1}, "a direct get", "2.12"),
         ({"multiLast": "S.>"}, "a snapshot", "2.12"),
         ({}, "reading a range", "2.12"),
     ],

@@ -54,10 +54,6 @@ class ClaimDriver(Driver):
     """The query's claims, and its plans by them."""
 
     @property
-    def _needs(self) -> tuple[tuple[int, int], str]:
-        return (2, 12), f"priorityPolicy={self._sharing.policy}"
-
-    @property
     def _sharing(self) -> Sharing:
         assert self._options.sharing is not None
         return self._options.sharing

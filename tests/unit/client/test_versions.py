@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.client.versions import BATCHED, parse, require
+from pyspark_jetstream.client.versions import OLDEST, parse, require
 from pyspark_jetstream.errors import UnsupportedServerError
 
 
@@ -28,5 +28,5 @@ def test_what_a_server_says_it_is(text, version):
 
 def test_what_is_no_version_is_refused_by_what_needs_one():
     """The error names the capability and what is needed, not a number that could not be read."""
-    with pytest.raises(UnsupportedServerError, match=r"batches needs nats-server 2\.11 or newer"):
-        require(parse("a build of ours"), BATCHED, "batches")
+    with pytest.raises(UnsupportedServerError, match=r"batches needs nats-server 2\.12 or newer"):
+        require(parse("a build of ours"), OLDEST, "batches")
