@@ -32,7 +32,6 @@ Ranges of a stream are read by `directget`, which is faster for many messages.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,7 +43,7 @@ import pyarrow as pa
 from .. import subjects, values
 from ..client import wire
 from ..client.blocks import direct
-from ..client.connection import Client, away_s, borrow
+from ..client.connection import Client, borrow
 from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
@@ -67,7 +66,7 @@ from .call import MAX_MATCHES, PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
 from .gets import Ending, ForeignAnswerError, Gets, check_on, of_leader
-from .pace import FAR_S, appetite_of, pace_of
+from .pace import FAR_S, appetite_of
 
 logger = get_logger(__name__)
 
@@ -77,9 +76,6 @@ _TOGETHER_FAR: Final = 10_000
 
 _BYTES_TOGETHER: Final = 24 << 20
 """Bytes of their answers at the most: the server cuts off a reader that is 64 MiB behind."""
-
-_FAR_BYTES: Final = 1 << 20
-"""Bytes of each of several calls under way together, give or take its last message."""
 
 _LEADERS: Final = 100
 """Messages of a batch that the leader is asked for one by one, where a mirror has answered."""
@@ -373,7 +369,7 @@ class DirectCalls:
     ) -> Iterator[tuple[int, Page]]:
         """
         For each call for several messages the place of the call, and all that one request for it
-        brings; asked again until that is `good`. Far away several are under way at one time.
+        brings; asked again until that is `good`.
 
         Nothing else may be asked on the connection before the last one is handed on.
 
@@ -396,49 +392,36 @@ class DirectCalls:
         self, calls: Sequence[tuple[int, DirectCall]], patience: Patience
     ) -> Iterator[tuple[int, Page]]:
         """Asks once for each call; what does not count, or is lost, is left out."""
-        client, appetite = self._client, self._appetite
-        pace = pace_of((client.options, self.stream, "calls"))
-        waiting, under_way = deque(calls), deque[tuple[int, DirectCall]]()
         gets: Gets | None = None
         try:
-            trip_s = away_s(client.connection) if len(calls) > 1 else 0.0
-            most_bytes = _FAR_BYTES if trip_s >= FAR_S else PAGE_BYTES
-            each_bytes = appetite.limit(most_bytes) + client.connection.max_payload
-            gets = Gets(client, self.stream)
-            while waiting or under_way:
-                most = appetite.limit(pace.together(trip_s, each_bytes))
-                while waiting and len(under_way) < most:
-                    under_way.append(waiting.popleft())
-                    gets.ask(self._smaller(under_way[-1][1], most_bytes).query())
+            gets = Gets(self._client, self.stream)
+            for place, call in calls:
+                gets.ask(self._smaller(call).query())
                 try:
                     ending = gets.gather(patience.deadline)
                 except ForeignAnswerError:
-                    place, call = under_way.popleft()
                     if not call.multi_last:
                         yield place, self._page_of_leader(call)
                     continue
-                place, call = under_way.popleft()
                 if ending.code not in (204, 404):
-                    gets.abandon()
                     self._refused(call, ending.code, ending.text)
                     return
-                size, found = gets.kept, gets.take_each()
-                appetite.grow()
-                pace.answered(len(found), len(found), size, ending.took_s)
+                found = gets.take_each()
+                self._appetite.grow()
                 yield place, Page(found, ending)
         except (NotConnectedError, RequestTimeoutError) as error:
             if not error.retryable:
                 raise
-            logger.info("%d calls are asked again: %s", len(under_way) + len(waiting), error)
-            appetite.shrink()
-            client.drop()
+            logger.info("calls are asked again: %s", error)
+            self._appetite.shrink()
+            self._client.drop()
         finally:
             if gets is not None:
                 gets.close()
 
     def _page_of_leader(self, call: DirectCall) -> Page:
         """What a mirror has answered, from the leader; what it leaves is pending."""
-        query, size = self._smaller(call, PAGE_BYTES).query(), 0
+        query, size = self._smaller(call).query(), 0
         found = of_leader(self._js, self.stream, query, min(query.pop("batch"), _LEADERS))
         for count, message in enumerate(found, 1):
             size += message.stored_bytes
@@ -446,10 +429,10 @@ class DirectCalls:
                 return Page(found[:count], Ending(204, "", {}))
         return Page(found, Ending(204 if found else 404, "", {}))
 
-    def _smaller(self, call: DirectCall, most_bytes: int) -> DirectCall:
+    def _smaller(self, call: DirectCall) -> DirectCall:
         """The call for as much as is asked for at a time; what it leaves is pending."""
         batch = call.batch and min(call.batch, self._appetite.limit(PAGE_MESSAGES))
-        max_bytes = min(call.max_bytes or most_bytes, most_bytes)
+        max_bytes = min(call.max_bytes or PAGE_BYTES, PAGE_BYTES)
         return replace(call, batch=batch, max_bytes=self._appetite.limit(max_bytes))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────

@@ -41,7 +41,7 @@ from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
 from .layout import Slice
-from .pace import FAR_S, Pace, appetite_of, busy_messages, pace_of
+from .pace import FAR_S, appetite_of, busy_messages
 
 logger = get_logger(__name__)
 
@@ -60,17 +60,11 @@ Messages that a request asks for at the most: larger ones hold up publishers, mu
 ones the read (docs/bench.md).
 """
 
-_FAR_MESSAGES: Final = 2_000
-"""Messages of a request to a server far away: fewer would not fill the line at 40 ms."""
+_FAR_MESSAGES: Final = 20_000
+"""Messages of a request to a server far away, with as many bytes as one may bring."""
 
 _FILTERED_MESSAGES: Final = 10_000
 """Messages of a request with a filter: the server counts all matches for each, which takes long."""
-
-_RUN_BYTES: Final = 16 << 20
-"""
-Far away requests follow each other until so many bytes have come; then Spark gets the rows, and
-nothing is under way.
-"""
 
 _LEADERS: Final = 100
 """Messages that the leader is asked for one by one, where a mirror has answered in its place."""
@@ -127,7 +121,7 @@ def read_direct(
 
 
 class _RangeReader:
-    """Reads a range by requests that overlap, up to the position that is proven."""
+    """Reads a range by requests, up to the position that is proven."""
 
     def __init__(self, client: Client, read: Slice, builder: Builder) -> None:
         self.last = read.start
@@ -137,11 +131,6 @@ class _RangeReader:
         self._appetite = appetite_of(client.options)
         self._read = read
         self._builder = builder
-        self._pace: Pace | None = pace_of((client.options, read.stream, read.filter))
-        """None where one request at a time is under way, whatever a round trip takes."""
-        self._round_trip_s = 0.0
-        self._made = 0
-        """Bytes, as they came, of rows that Spark has not got."""
 
     @property
     def _js(self) -> JetStream:
@@ -149,13 +138,12 @@ class _RangeReader:
 
     def requests(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
-        self._round_trip_s = away_s(self._client.connection)
+        is_far = away_s(self._client.connection) >= FAR_S
         gets = Gets(self._client, self._read.stream)
         ready: list[pa.RecordBatch] = []
         reached = self.last
-        self._made = 0
         try:
-            self._ask(gets, reached)
+            self._ask(gets, reached, is_far)
             while True:
                 try:
                     ending = gets.gather(patience.deadline)
@@ -167,29 +155,19 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                if not gets.under_way:  # while Spark has these
-                    yield from ready
-                    ready = []
-                before, reached = reached, self._reached(gets, ending, reached)
+                yield from ready  # nothing is under way while Spark has these
+                ready = []
+                before, reached = reached, self._reached(ending, reached)
                 goes_on = reached < self._read.end
                 if reached > before:
                     patience.renew()
                 elif goes_on and patience.over:
                     goes_on = False
-                if goes_on and reached < ending.until and gets.under_way:
-                    gets.abandon()
-                    if self._pace is not None:
-                        self._pace.missed()
-                if self._is_far:
-                    ready += self._rows(gets, reached, ending.took_s)
-                    if not gets.under_way:
-                        yield from ready
-                        ready, self._made = [], 0
                 if goes_on:
                     if not ending.pending:  # whoever answered has less than the leader
                         patience.pause()
-                    self._ask(gets, reached)
-                if not self._is_far and (not goes_on or gets.kept >= KEPT_BYTES):
+                    self._ask(gets, reached, is_far)
+                if not goes_on or gets.kept >= KEPT_BYTES:
                     ready = list(self._rows(gets, reached))
                 if not goes_on:
                     yield from ready
@@ -223,53 +201,27 @@ class _RangeReader:
         reached = found[-1].sequence if len(found) == _LEADERS else read.end
         yield from self._handed_on(Columns.of(found), min(reached, read.end))
 
-    @property
-    def _is_far(self) -> bool:
-        return self._pace is not None and self._round_trip_s >= FAR_S
-
-    def _ask(self, gets: Gets, reached: int) -> None:
-        """Sends what requests may be under way now."""
-        read = self._read
-        most = _FAR_MESSAGES if self._is_far else _REQUEST_MESSAGES
+    def _ask(self, gets: Gets, reached: int, is_far: bool) -> None:
+        """Sends the next request."""
+        read, options = self._read, self._client.options
+        most = _FAR_MESSAGES if is_far else _REQUEST_MESSAGES
         most = most if read.filter is None else _FILTERED_MESSAGES
-        largest = self._client.connection.max_payload
+        if options.max_publish_delay_s is not None:
+            most = min(most, busy_messages(options.max_publish_delay_s))
+        usual = MAX_REQUEST_BYTES if is_far else _REQUEST_BYTES
         # The server ends with the message that reaches it, however large that is.
-        max_bytes = self._appetite.limit(min(MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * largest)))
-        together = 1
-        if self._pace is not None:
-            together = self._pace.together(self._round_trip_s, max_bytes + largest)
-        if gets.under_way and self._made >= _RUN_BYTES:
-            return
-        if (delay_s := self._client.options.max_publish_delay_s) is not None:
-            most = max(1, min(most, busy_messages(delay_s) // together))
-        while gets.under_way < together:
-            after = max(reached, gets.asked_until)
-            if after >= read.end:
-                return
-            messages = sequences = self._appetite.limit(most)
-            if self._is_far and self._pace is not None:
-                messages, sequences = self._pace.stretch(messages, max_bytes)
-            limits = {"batch": min(messages, read.end - after), "max_bytes": max_bytes}
-            until = min(after + sequences, read.end)
-            gets.ask(behind(after, read.filter) | limits, until)
+        max_bytes = min(MAX_REQUEST_BYTES, max(usual, 2 * self._client.connection.max_payload))
+        limits = {
+            "batch": min(self._appetite.limit(most), read.end - reached),
+            "max_bytes": self._appetite.limit(max_bytes),
+        }
+        gets.ask(behind(reached, read.filter) | limits)
 
-    def _rows(
-        self, gets: Gets, reached: int, took_s: float | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """
-        The rows of what is gathered, up to the sequence that was `reached`.
-
-        Args:
-            took_s: what the one request took that brought them, where there are several at a time.
-        """
-        read, size = self._read, gets.kept
+    def _rows(self, gets: Gets, reached: int) -> Iterator[pa.RecordBatch]:
+        """The rows of what is gathered, up to the sequence that was `reached`."""
         replies = gets.take()
-        if self._pace is not None and took_s is not None:
-            self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
-            self._made += size
-        yield from self._handed_on(
-            None if replies is None else replies.columns(read.include_headers), reached
-        )
+        columns = replies.columns(self._read.include_headers) if replies is not None else None
+        yield from self._handed_on(columns, reached)
 
     def _handed_on(self, columns: Columns | None, reached: int) -> Iterator[pa.RecordBatch]:
         if columns is not None:
@@ -279,7 +231,7 @@ class _RangeReader:
                 yield batch
         self.last = reached
 
-    def _reached(self, gets: Gets, ending: Ending, reached: int) -> int:
+    def _reached(self, ending: Ending, reached: int) -> int:
         """Position up to which the range is read, when a request beyond `reached` ends so."""
         read = self._read
         if ending.code == 204:
@@ -287,14 +239,10 @@ class _RangeReader:
             reached = max(reached, min(ending.last, read.end))
             if ending.pending > 0 or reached >= read.end:
                 return reached
-            gets.abandon()  # other requests are for the time when nothing is under way
         elif ending.code == wire.NO_RESPONDERS:
-            gets.abandon()
             check_on(self._js, read.stream, read.partition or 0)
             return reached
-        elif ending.code == 404:
-            gets.abandon()
-        else:
+        elif ending.code != 404:
             raise ReadError(
                 read.stream,
                 read.partition or 0,

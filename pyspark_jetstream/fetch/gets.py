@@ -1,11 +1,10 @@
 """
-Batched direct gets (ADR-31) of one stream over one connection: open requests and their replies.
+Batched direct gets (ADR-31) of one stream over one connection: requests, one after the other.
 
-Requests may be sent while those before them are open; their answers are handed on in the order in
-which they were asked for. One server answers in that order, and then the bytes of each answer are
-read in one run. Where several servers answer, what comes of one between another's is kept for it.
+A request is sent before what the one before it has brought is made rows, so server and client work
+at the same time. Messages are kept as they came until all are taken, and cut into columns then
+(`decoding.replies`).
 
-Messages are kept as they came until all are taken, and cut into columns then (`decoding.replies`).
 What comes is proven to be whole. ADR-31 lets mirrors answer in their origin's place, and a mirror
 may hold less, more, or something else. Each message names the stream that has answered: a mirror's
 answer is a `ForeignAnswerError`, and whoever asked asks the stream's leader.
@@ -14,9 +13,7 @@ answer is a `ForeignAnswerError`, and whoever asked asks the stream's leader.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..client import wire
@@ -50,13 +47,6 @@ class Ending(NamedTuple):
     code: int
     text: str
     headers: dict[str, str]
-    until: int = 0
-    """Sequence that its messages should reach."""
-    took_s: float = 0.0
-    """
-    Seconds since the answer before it; if none was under way then, since it was sent, without the
-    round trip.
-    """
 
     @property
     def pending(self) -> int:
@@ -75,74 +65,36 @@ class Ending(NamedTuple):
         return wire.number_of(text) if text is not None else None
 
 
-class _Inbox(NamedTuple):
-    """Inbox of a request."""
+class _Done(NamedTuple):
+    """A request that has ended, with messages that are not taken yet."""
 
-    subject: str
-    sid: int
-
-    @property
-    def prefix(self) -> bytes:
-        """First bytes of each message's line."""
-        return f"HMSG {self.subject} {self.sid} ".encode()
-
-
-@dataclass(slots=True)
-class _Request:
-    """A request: under way, or ended with messages that are not taken yet."""
-
-    query: Mapping[str, Any]
-    inbox: _Inbox
-    until: int
-    early: bytearray = field(default_factory=bytearray)
-    """Frames of its answer that came between the answers to an earlier request."""
-    ending: Ending | None = None
-
-    @property
-    def after(self) -> int:
-        """The request is for messages beyond this sequence."""
-        return int(self.query.get("seq", 1)) - 1
+    after: int
+    """It was for messages beyond this sequence."""
+    ending: Ending
 
 
 class Gets:
-    """
-    Requests of one stream over one connection.
-
-    While others are under way a request has an inbox of its own. Otherwise it has that of the one
-    before, so that the messages of both can be cut at one time; so what was gathered of requests
-    that were under way together is taken before the next is gathered.
-    """
+    """Requests of one stream over one connection."""
 
     def __init__(self, client: Client, stream: str) -> None:
         self._client = client
         self._connection = client.connection
         self._stream = stream
         require(self._connection.version, OLDEST, _CAPABILITY)
-        self._inbox = self._new_inbox()
-        """Inbox of the request that is gathered, or was gathered last."""
-        self._free: list[_Inbox] = []
-        self._under_way: dict[int, _Request] = {}
-        """By the subscriptions of their inboxes, in the order in which they were asked."""
-        self._done: list[_Request] = []
+        self._inbox = self._connection.new_inbox()
+        self._sid = self._connection.subscribe(self._inbox)
+        self._prefix = f"HMSG {self._inbox} {self._sid} ".encode()
+        """First bytes of each message's line."""
+        self._after = 0
+        """The request that is under way is for messages beyond this sequence."""
+        self._done: list[_Done] = []
         self._buffer = bytearray(_FIRST_BYTES)
         self._begin = 0
-        """Place where the bytes of the first open request begin, behind those that are kept."""
+        """Place where the bytes of the request under way begin, behind those that are kept."""
         self._end = 0
-        self._since = 0.0
-        """Time of the previous answer, or the earliest for the next one."""
 
     def __repr__(self) -> str:
-        return f"<Gets of {self._stream}: {self.under_way} under way, {self.kept} bytes kept>"
-
-    @property
-    def under_way(self) -> int:
-        """Requests that have not ended."""
-        return len(self._under_way)
-
-    @property
-    def asked_until(self) -> int:
-        """Sequence that the requests under way should reach; 0 where none is."""
-        return next(reversed(self._under_way.values())).until if self._under_way else 0
+        return f"<Gets of {self._stream}: {self.kept} bytes kept>"
 
     @property
     def kept(self) -> int:
@@ -150,41 +102,31 @@ class Gets:
         return self._begin
 
     def close(self) -> None:
-        """Ends the subscriptions; what still comes on them is nobody's."""
-        open_ = (request.inbox for request in self._under_way.values())
-        for inbox in {self._inbox, *self._free, *open_}:
-            self._unsubscribe(inbox)
-        self._under_way.clear()
+        """Ends the subscription; what still comes on it is nobody's."""
+        try:
+            self._connection.unsubscribe(self._sid)
+        except NotConnectedError:
+            logger.debug("unsubscribe failed", exc_info=True)
 
-    def ask(self, query: Mapping[str, Any], until: int = 0) -> None:
-        """Sends a request, for messages that should reach to the sequence `until`."""
-        inbox = self._inbox
-        if not self._under_way:
-            self._since = time.monotonic() + self._connection.round_trip_s
-        else:
-            inbox = self._free.pop() if self._free else self._new_inbox()
-        self._under_way[inbox.sid] = _Request(query, inbox, until)
-        data = json.dumps(query).encode()
-        self._connection.send(wire.pub(self._subject, data, inbox.subject))
+    def ask(self, query: Mapping[str, Any]) -> None:
+        """Sends a request, when the one before has ended."""
+        self._after = int(query.get("seq", 1)) - 1
+        self._connection.send(wire.pub(self._subject, json.dumps(query).encode(), self._inbox))
 
     def gather(self, deadline: float) -> Ending:
         """
-        Reads all that the first request brings that is under way.
+        Reads all that the request brings.
 
         Raises:
             RequestTimeoutError: Its end did not come before `deadline`.
             NotConnectedError: The connection broke.
             ForeignAnswerError: A mirror answered; what it brought is dropped.
         """
-        request = next(iter(self._under_way.values()))
-        if request.inbox is not self._inbox:
-            self._free.append(self._inbox)
-            self._inbox = request.inbox
-        prefix, need = request.inbox.prefix, 1
+        need = 1
         while True:
-            self._receive(request, deadline, need)
+            self._receive(deadline, need)
             # Only the last frame is looked at now; those before it, when messages are taken.
-            at = self._buffer.rfind(prefix, self._begin, self._end)
+            at = self._buffer.rfind(self._prefix, self._begin, self._end)
             if at < 0:
                 need = self._sift(self._begin)
                 continue
@@ -192,24 +134,20 @@ class Gets:
             if not isinstance(frame, wire.Frame):
                 continue
             behind = at + need
+            need = self._sift(behind)
             message = direct(frame.headers)
             code, text = wire.status_of(frame.headers) if message is None else (0, "")
-            if not code or len(self._under_way) == 1:
-                need = self._sift(behind)
             if message is not None:  # whatever status it was stored with
                 if not message.batched:  # ADR-31: the first response, and nothing will follow
-                    raise self._unbatched(request, message)
+                    raise self._unbatched(message)
             elif code:
-                now = time.monotonic()
-                took_s, self._since = now - self._since, now
                 # What the server says next belongs to whoever reads on.
                 connection = self._connection
                 rest = bytes(memoryview(self._buffer)[behind : self._end])
                 connection.buffer, connection.pos = rest + connection.buffer[connection.pos :], 0
-                headers = dict(wire.parse_headers(frame.headers))
-                request.ending = Ending(code, text, headers, request.until, took_s)
-                self._complete(request, at)
-                return request.ending
+                ending = Ending(code, text, dict(wire.parse_headers(frame.headers)))
+                self._complete(ending, at)
+                return ending
 
     def take(self) -> Replies | None:
         """
@@ -222,24 +160,23 @@ class Gets:
         size, self._begin, self._end = self._begin, 0, 0
         if not done:
             return None
-        frames, prefix = memoryview(self._buffer)[:size], done[0].inbox.prefix
-        replies = cut(frames, prefix, self._stream)
+        frames = memoryview(self._buffer)[:size]
+        replies = cut(frames, self._prefix, self._stream)
         if replies is None:
-            replies = cut(self._sorted_out(bytes(frames), done[0].inbox.sid), prefix, self._stream)
+            ours = b"".join(frames[at:end] for at, end, _ in self._messages(bytes(frames)))
+            replies = cut(ours, self._prefix, self._stream)
         if replies is None or not replies.ascending():
-            raise self._lost(done[0])
+            raise _lost(done[0].after)
         row = 0
-        for request in done:
-            ending = request.ending
-            assert ending is not None
+        for after, ending in done:
             # The server counts down what follows each message, and names the one before it.
-            if row == len(replies) or replies.previous(row) > request.after:
-                raise self._lost(request)
+            if row == len(replies) or replies.previous(row) > after:
+                raise _lost(after)
             row += replies.pending(row) - ending.pending + 1
             if not 0 < row <= len(replies) or replies.sequence(row - 1) != ending.last:
-                raise self._lost(request)
+                raise _lost(after)
         if row != len(replies):
-            raise self._lost(done[-1])
+            raise _lost(done[-1].after)
         return replies
 
     def take_each(self) -> list[Found]:
@@ -253,26 +190,18 @@ class Gets:
         done, self._done = self._done, []
         size, self._begin, self._end = self._begin, 0, 0
         found: list[Found] = []
-        for request in done:
+        for after, ending in done:
             stream, previous = self._stream.encode(), 0
             frames = bytes(memoryview(self._buffer)[:size])
-            for _, _, frame in self._messages(frames, request.inbox.sid):
+            for _, _, frame in self._messages(frames):
                 got = direct(frame.headers)
                 if got is None or got.stream != stream or got.previous != previous:
-                    raise self._lost(request)
+                    raise _lost(after)
                 found.append(found_of(got, frame.data))
                 previous = got.sequence
-            if request.ending is None or previous != request.ending.last:
-                raise self._lost(request)
+            if previous != ending.last:
+                raise _lost(after)
         return found
-
-    def abandon(self) -> None:
-        """Lets go of all that is under way; whatever still comes of it is dropped."""
-        for request in self._under_way.values():
-            self._unsubscribe(request.inbox)
-            if request.inbox is self._inbox:
-                self._inbox = self._new_inbox()
-        self._under_way.clear()
 
     # ── bytes as they come ───────────────────────────────────────────────────────────────────
 
@@ -280,119 +209,78 @@ class Gets:
     def _subject(self) -> str:
         return f"{self._client.options.api_prefix}.DIRECT.GET.{self._stream}"
 
-    def _new_inbox(self) -> _Inbox:
-        subject = self._connection.new_inbox()
-        return _Inbox(subject, self._connection.subscribe(subject))
-
-    def _unsubscribe(self, inbox: _Inbox) -> None:
-        try:
-            self._connection.unsubscribe(inbox.sid)
-        except NotConnectedError:
-            logger.debug("unsubscribe failed", exc_info=True)
-
-    def _receive(self, request: _Request, deadline: float, need: int) -> None:
+    def _receive(self, deadline: float, need: int) -> None:
         connection = self._connection
-        if request.early:
-            chunk, request.early = bytes(request.early), bytearray()
-        else:
-            if connection.pos == len(connection.buffer) and not connection.fill(deadline, need):
-                raise RequestTimeoutError(self._subject, self._client.options.request_timeout_s)
-            chunk = connection.buffer[connection.pos :]
-            connection.buffer, connection.pos = b"", 0
+        if connection.pos == len(connection.buffer) and not connection.fill(deadline, need):
+            raise RequestTimeoutError(self._subject, self._client.options.request_timeout_s)
+        chunk = connection.buffer[connection.pos :]
+        connection.buffer, connection.pos = b"", 0
         end = self._end + len(chunk)
         if end > len(self._buffer):
             self._buffer.extend(bytes(end))
         self._buffer[self._end : end] = chunk
         self._end = end
 
-    def _drop(self, request: _Request) -> None:
-        """Drops the first request and the frames of its answer."""
-        self._under_way.pop(request.inbox.sid, None)
-        self._end = self._begin
-
-    def _unbatched(self, request: _Request, message: Direct) -> Exception:
+    def _unbatched(self, message: Direct) -> Exception:
         """The error for a message of a server that is too old for batches."""
         if message.stream == self._stream.encode():
             return unsupported(self._connection.version, OLDEST, _CAPABILITY)
-        return self._foreign(request, message)
+        return self._foreign(message)
 
-    def _foreign(self, request: _Request, message: Direct | None) -> ForeignAnswerError:
+    def _foreign(self, message: Direct | None) -> ForeignAnswerError:
         """The error for an answer of another stream, which is dropped."""
-        self._drop(request)
+        self._end = self._begin
         name = message.stream.decode("utf-8", "replace") if message is not None else ""
         return ForeignAnswerError(f"the mirror '{name}' answers in its place")
 
-    def _complete(self, request: _Request, at: int) -> None:
-        """The first request ends with the status at `at`."""
-        self._under_way.pop(request.inbox.sid)
+    def _complete(self, ending: Ending, at: int) -> None:
+        """The request ends with the status at `at`."""
         self._end = at
-        first = self._buffer.find(request.inbox.prefix, self._begin, at)
+        first = self._buffer.find(self._prefix, self._begin, at)
         if first < 0:
-            between = bytes(memoryview(self._buffer)[self._begin : at])
             self._end = self._begin
-            if self._sorted_out(between, request.inbox.sid):
-                raise self._lost(request)
+            if ending.last:
+                raise _lost(self._after)
             return
-        message = self._message(first, request.inbox.prefix)
+        message = self._message(first)
         if message is None or message.stream != self._stream.encode():
-            raise self._foreign(request, message)
-        self._done.append(request)
+            raise self._foreign(message)
+        self._done.append(_Done(self._after, ending))
         self._begin = at
 
-    def _message(self, at: int, prefix: bytes) -> Direct | None:
+    def _message(self, at: int) -> Direct | None:
         """The header block of the message at `at`."""
         eol = self._buffer.find(wire.CRLF, at)
-        size = bytes(self._buffer[at + len(prefix) : eol]).partition(b" ")[0]
+        size = bytes(self._buffer[at + len(self._prefix) : eol]).partition(b" ")[0]
         end = min(eol + 2 + wire.number_of(size.decode("latin-1")), self._end)
         return direct(bytes(memoryview(self._buffer)[eol + 2 : end]))
 
     def _sift(self, at: int) -> int:
         """
-        Takes what is none of the first request's out of the bytes from `at` on, and keeps it for
-        the requests it is for; returns how many more bytes are needed.
+        Takes what is none of the request's out of the bytes from `at` on; returns how many more
+        bytes are needed.
         """
         rest, pos, need = bytes(memoryview(self._buffer)[at : self._end]), 0, 1
-        ours, is_sorted = self._inbox.sid, False
         try:
             while pos < len(rest):
                 received, where = wire.next_frame(rest, pos)
                 if received is None:
                     need = where
                     break
-                begin, pos = pos, where
+                pos = where
                 if isinstance(received, wire.Control):
                     self._connection.control(received)
-                elif received.sid == ours:  # its line is not as a server writes it
+                elif received.sid == self._sid:  # its line is not as a server writes it
                     raise ProtocolError(f"no answer to a direct get: {received.subject[:128]!r}")
-                elif received.sid in self._under_way:
-                    if not is_sorted:  # what came before it belongs before it
-                        at, is_sorted = self._sort(at), True
-                    self._under_way[received.sid].early += rest[begin:pos]
         finally:
             if pos:
                 self._end -= pos
                 self._buffer[at : self._end] = memoryview(rest)[pos:]
         return need
 
-    def _sort(self, at: int) -> int:
-        """Takes out what stands between our messages before `at`; returns where they end now."""
-        before = bytes(memoryview(self._buffer)[self._begin : at])
-        ours = self._sorted_out(before, self._inbox.sid)
-        gone = at - self._begin - len(ours)
-        if gone:
-            end = self._end - gone
-            self._buffer[self._begin : end] = ours + self._buffer[at : self._end]
-            self._end = end
-        return at - gone
-
-    def _sorted_out(self, frames: bytes, ours: int) -> bytes:
-        """The bytes of `_messages`."""
-        return b"".join(frames[at:end] for at, end, _ in self._messages(frames, ours))
-
-    def _messages(self, frames: bytes, ours: int) -> Iterator[tuple[int, int, wire.Frame]]:
+    def _messages(self, frames: bytes) -> Iterator[tuple[int, int, wire.Frame]]:
         """
-        The messages of one subscription, and from where to where each reaches. What came between
-        them is kept for the requests it is for.
+        The messages, and from where to where each reaches; what came between them is left out.
 
         Raises:
             ProtocolError: Some of it is no frame.
@@ -404,16 +292,13 @@ class Gets:
                 raise ProtocolError(f"no frame: {frames[at : at + 128]!r}")
             if isinstance(received, wire.Control):
                 self._connection.control(received)
-            elif received.sid == ours:
+            elif received.sid == self._sid:
                 yield at, where, received
-            elif received.sid in self._under_way:
-                self._under_way[received.sid].early += frames[at:where]
             at = where
 
-    def _lost(self, request: _Request) -> NotConnectedError:
-        return NotConnectedError(
-            "the server", f"replies of a direct get were lost after sequence {request.after}"
-        )
+
+def _lost(after: int) -> NotConnectedError:
+    return NotConnectedError("the server", f"replies of a direct get were lost after {after}")
 
 
 def of_leader(js: JetStream, stream: str, query: Mapping[str, Any], most: int) -> list[Found]:

@@ -1,21 +1,14 @@
 """
-The pace of a read: the number of requests under way, and the size of each.
+The pace of a read: how much is asked for at a time.
 
-Rule 1: no I/O and no clock; what a round trip and the answers take is the caller's to measure.
+Rule 1: no I/O and no clock; what a round trip takes is the caller's to measure.
 
 Near a server one request at a time is enough: the server answers the next one while the client
-makes rows of this one. Far away the line would be idle between a request and its answer, so as many
-requests are under way as are answered in a round trip. A server that takes long for each gets few.
+makes rows of this one. Far away a request is for more. A consumer's pulls may wait at the server,
+which knows its position, one behind the other (`pulls_ahead`).
 
 A publisher waits until the server has sent what all tasks have asked for. So while somebody
 publishes (`Publishers`) a task asks for no more than comes in a moment (`busy_messages`).
-
-A consumer's pulls may wait at the server, which knows its position, one behind the other
-(`pulls_ahead`).
-
-A request must say where it begins before the one ahead is answered. So each request stands for a
-stretch of sequences that should hold what it may bring. If it brings less, a hole is left, and the
-client asks again for what lies behind the hole, fewer messages at a time.
 
 The server sends what a request or a pull asks for without flow control, and cuts a connection off
 that is more than `max_pending` bytes behind, or takes nothing for `write_deadline` (a slow
@@ -26,8 +19,6 @@ answer counts, and one that had another reason costs a few smaller requests (`Ap
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import Final
 
@@ -38,16 +29,6 @@ FAR_S: Final = 0.002
 
 MOST_BYTES: Final = 32 << 20
 """Bytes on their way at the most: the server cuts off a reader that is 64 MiB behind."""
-
-_MOST: Final = 16
-"""Requests at the most."""
-
-_LATELY: Final = 8
-"""Latest answers whose times are remembered."""
-
-_LEAST_S: Final = 0.001
-_DENSE: Final = 1.02
-"""Sequences a message up to which a request stands for as many sequences as messages."""
 
 _KNOWN: Final = 1_000
 """Kinds of requests, streams and servers of which each is remembered."""
@@ -66,59 +47,6 @@ _LATE: Final = 4096
 """Whole answers after which more is asked for again: at first, and at the most, after many cuts."""
 
 
-class Pace:
-    """Sizes and times of the answers to one kind of request."""
-
-    def __init__(self) -> None:
-        self._times: deque[float] = deque(maxlen=_LATELY)
-        self._spread = 1.0
-        """Sequences a message."""
-        self._width = 0.0
-        """Bytes a message, as they came."""
-        self._most = float(_MOST)
-
-    def answered(self, messages: int, sequences: int, size: int, took_s: float) -> None:
-        """
-        A request brought so many messages, of so many sequences and with so many bytes.
-
-        Args:
-            took_s: since the answer before it, or without the round trip where nothing was under
-                way before.
-        """
-        self._times.append(max(took_s, _LEAST_S))
-        if messages:
-            self._spread += (max(1.0, sequences / messages) - self._spread) / 2
-            self._width = max(size / messages, 0.9 * self._width)
-        self._most = min(_MOST, self._most + 1 / self._most)
-
-    def missed(self) -> None:
-        """A request brought less than its stretch: those behind were in vain, so fewer follow."""
-        self._most = max(1.0, self._most / 2)
-
-    def together(self, round_trip_s: float, each_bytes: int) -> int:
-        """
-        Number of requests that may be under way.
-
-        Args:
-            each_bytes: what one may bring at the most.
-        """
-        if round_trip_s < FAR_S or not self._times:
-            return 1
-        wanted = 1 + math.ceil(round_trip_s / min(self._times))
-        return max(1, min(wanted, int(self._most), MOST_BYTES // each_bytes))
-
-    def stretch(self, messages: int, max_bytes: int) -> tuple[int, int]:
-        """
-        Messages to ask for, and sequences for which that should be enough, where a request may
-        bring `messages` and `max_bytes`.
-        """
-        if self._width:
-            messages = max(1, min(messages, int(max_bytes / (2 * self._width))))
-        if self._spread < _DENSE:
-            return messages, messages
-        return messages + messages // 8 + 1, max(1, int(messages * self._spread))
-
-
 def pull_bytes(round_trip_s: float) -> int:
     """The bytes of one pull: twice as many far away, where the next one is a round trip behind."""
     return _PULL_BYTES if round_trip_s < FAR_S else 2 * _PULL_BYTES
@@ -129,12 +57,6 @@ def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:
     if round_trip_s < FAR_S:
         return 0
     return max(0, min(math.ceil(round_trip_s / _PULL_S), MOST_BYTES // each_bytes - 2))
-
-
-@lru_cache(maxsize=_KNOWN)
-def pace_of(key: Hashable) -> Pace:
-    """The pace of one kind of request, kept for this process's next tasks."""
-    return Pace()
 
 
 class Appetite:

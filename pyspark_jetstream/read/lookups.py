@@ -33,8 +33,8 @@ Names of one request. The server would take 1,024, but writers wait while it loo
 each, and as of the past longer.
 """
 
-_TOGETHER_FAR: Final = 256
-"""Names of one request where requests follow each other: no longer a wait than a range's is."""
+_TOGETHER_FAR: Final = 1_000
+"""Names of one request to a server far away, where each takes a round trip."""
 
 T = TypeVar("T")
 

@@ -187,7 +187,7 @@ class WatchedStreams:
             base=tuple(base),
             streams=streams,
             idle=frozenset(),
-            marks={name: self.infos[name].mark for name in self._layout.streams},
+            marks={n: self.infos[n].mark for n in self._layout.streams if n in self.infos},
         )
 
     def check_batch(self, offset: Offset, upto: Offset) -> None:

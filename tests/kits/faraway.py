@@ -28,7 +28,6 @@ class FarServer:
     had asked so far is answered. So it counts round trips, and no clock is looked at.
 
     Args:
-        answering: how many servers answer; of several, replies of one come between another's.
         cut: the probability that a wait ends with the connection.
         round_trip_s: what the client is told of a PING.
     """
@@ -37,7 +36,6 @@ class FarServer:
         self,
         messages: list[Message],
         rng: random.Random,
-        answering: int = 1,
         cut: float = 0.0,
         round_trip_s: float = 10.0,
     ) -> None:
@@ -57,7 +55,6 @@ class FarServer:
         self.version = (2, 15, 1)
         self.options = connection_of(f"nats://far-{next(_numbers)}", request_timeout_s=5.0)
         self._rng = rng
-        self._answering = answering
         self._cut = cut
         self.round_trip_s = round_trip_s
         self._sids = itertools.count(1)
@@ -168,15 +165,7 @@ class FarServer:
             if (sid := self._sid(inbox)) is not None
         ]
         self._open.clear()
-        servers: list[list[bytes]] = [[] for _ in range(self._answering)]
-        for frames in answers:
-            self._rng.choice(servers).extend(frames)
-        order = [server for server in servers for _ in server]
-        if self._answering > 1:
-            self._rng.shuffle(order)
-        taken = [iter(server) for server in servers]
-        at = {id(server): each for server, each in zip(servers, taken, strict=True)}
-        self._coming += b"".join(next(at[id(server)]) for server in order)
+        self._coming += b"".join(frame for frames in answers for frame in frames)
         self.on_its_way = max(self.on_its_way, len(self._coming))
 
     def _first(self, query: dict) -> Message:

@@ -46,7 +46,7 @@ MAY = {
 ONLY = {
     ("fetch", "mapping"): {"calls"},
     ("publish", "mapping"): {"subjectmapping"},
-    ("write", "fetch"): {"decoding.rows", "own", "pulling.alone"},
+    ("write", "fetch"): {"decoding.rows", "layout", "pulling.alone"},
     ("readstream", "outbox"): {"deadletters", "lettersubjects"},
     ("__init__", "fetch"): {"directcalls"},
     ("__init__", "mapping"): {"subjectmapping"},

@@ -1,4 +1,4 @@
-"""How many requests of a read are under way, and how far each reaches: numbers in, numbers out."""
+"""How much a read asks for at a time: numbers in, numbers out."""
 
 from __future__ import annotations
 
@@ -7,60 +7,11 @@ import pytest
 from pyspark_jetstream.fetch.pace import (
     MOST_BYTES,
     Appetite,
-    Pace,
     Publishers,
     busy_messages,
     pull_bytes,
     pulls_ahead,
 )
-
-EACH = 3 << 20
-
-
-def after(messages: int, sequences: int, size: int, took_s: float, times: int = 8) -> Pace:
-    pace = Pace()
-    for _ in range(times):
-        pace.answered(messages, sequences, size, took_s)
-    return pace
-
-
-def test_before_the_first_answer_one_request_is_under_way():
-    assert Pace().together(0.04, EACH) == 1
-
-
-def test_as_many_are_under_way_as_are_answered_in_a_round_trip():
-    pace = after(1000, 1000, 300_000, took_s=0.01)
-    assert pace.together(0.04, EACH) == 5
-    assert pace.together(0.0005, EACH) == 1
-
-
-def test_a_server_that_takes_long_gets_few():
-    assert after(1000, 1000, 300_000, took_s=2.0).together(0.04, EACH) == 2
-
-
-def test_what_is_on_its_way_is_bounded():
-    pace = after(1000, 1000, 300_000, took_s=0.001)
-    assert pace.together(10.0, EACH) == MOST_BYTES // EACH
-    assert pace.together(10.0, 2 * MOST_BYTES) == 1
-    assert pace.together(10.0, 1) == 16
-
-
-def test_a_hole_halves_them_and_answers_bring_them_back():
-    pace = after(1000, 1000, 300_000, took_s=0.001)
-    pace.missed()
-    assert pace.together(10.0, 1) == 8
-    for _ in range(200):
-        pace.answered(1000, 1000, 300_000, 0.001)
-    assert pace.together(10.0, 1) == 16
-
-
-def test_a_stretch_holds_what_a_request_may_bring():
-    assert Pace().stretch(1000, 2 << 20) == (1000, 1000)
-    assert after(1000, 1000, 300_000, 0.01).stretch(1000, 2 << 20) == (1000, 1000)
-    messages, sequences = after(1000, 3000, 300_000, 0.01).stretch(1000, 2 << 20)
-    assert messages > 1000 and 2900 < sequences <= 3000
-    messages, sequences = after(100, 100, 1_000_000, 0.01).stretch(1000, 2 << 20)
-    assert messages == sequences == 104  # half of the bytes, as messages may grow
 
 
 @pytest.mark.parametrize(
