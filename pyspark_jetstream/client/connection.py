@@ -163,15 +163,15 @@ class Connection:
         if self._permissions.may_answer(subject):
             self.send(wire.pub(subject, data), timeout_s)
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0, among: str = "") -> bool:
+    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
         """
         Publishes what nobody depends on: that the user may not is one warning, and from then on
-        nothing is sent on this subject; one of a few, or of those `among`, whose last token is `*`.
+        nothing is sent on this subject, which is one of a few.
 
         Returns:
             Whether it was sent.
         """
-        may = self._permissions.may_tell(among or subject)
+        may = self._permissions.may_tell(subject)
         if may:
             self.send(wire.pub(subject, data), timeout_s)
         return may

@@ -37,10 +37,7 @@ class Permissions:
         self._unneeded.add(subject)
 
     def may_tell(self, subject: str) -> bool:
-        """
-        Whether the server has not forbidden publishing there; `subject` is one of a few, and a last
-        token `*` of it stands for any.
-        """
+        """Whether the server has not forbidden publishing there; `subject` is one of a few."""
         return self._told.setdefault(subject, True)
 
     def may_ask(self, subject: str) -> bool:
@@ -71,14 +68,14 @@ class Permissions:
         verb, subject = match[1].lower(), match[2]
         if verb == "subscription":
             forgiven = subject in self._unneeded
-        elif (told := self._told_of(subject)) in self._told:
-            if self._told[told]:
+        elif subject in self._told:
+            if self._told[subject]:
                 logger.warning(
                     "this user may not publish on a subject: %s. This process sends nothing there"
                     " any more; the query goes on",
                     text,
                 )
-            self._told[told] = False
+            self._told[subject] = False
             return True
         elif subject in self._asked:
             self._asked[subject] = False
@@ -89,7 +86,3 @@ class Permissions:
         if forgiven:
             logger.info("not listening, or not answering: %s", text)
         return forgiven
-
-    def _told_of(self, subject: str) -> str:
-        """Argument of `may_tell`, if it was asked: the subject, or all that differ in the last."""
-        return subject if subject in self._told else f"{subject.rpartition('.')[0]}.*"

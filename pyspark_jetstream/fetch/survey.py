@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from .. import subjects
 from ..client.connection import Client
@@ -51,16 +51,13 @@ class Span:
     end: int
 
 
-K = TypeVar("K")
-
-
 @dataclass(frozen=True, slots=True)
-class ServerView(Generic[K]):
+class ServerView:
     """A query's streams, and some of its consumers, as the server showed them at one moment."""
 
     streams: Mapping[str, StreamInfo]
     """By name."""
-    consumers: Mapping[K, ConsumerInfo | None]
+    consumers: Mapping[int, ConsumerInfo | None]
     """By partition those that were looked at; None for one that is not there."""
     at: float
     """That moment, by `time.monotonic`."""
@@ -225,13 +222,10 @@ class Survey:
         """Configuration and state of every stream, now, by name."""
         return dict(self.look({}).streams)
 
-    def look(self, consumers: Mapping[K, tuple[str, str]]) -> ServerView[K]:
+    def look(self, consumers: Mapping[int, tuple[str, str]]) -> ServerView:
         """The streams and, by partition, these (stream, consumer), in one round trip."""
         if self._options.several is not None:
-            there = self._several(self._options.several)
-            at = {p: consumer for p, consumer in consumers.items() if consumer[0] in there}
-            seen = self.js.consumer_infos(list(at.values())) if at else []
-            return ServerView(there, dict(zip(at, seen, strict=True)), time.monotonic())
+            return ServerView(self._several(self._options.several), {}, time.monotonic())
         names = list(self.layout.streams)
         infos, seen = self.js.look(names, list(consumers.values()))
         streams = dict(zip(names, infos, strict=True))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
@@ -23,8 +23,6 @@ from .options import SourceOptions
 logger = get_logger(__name__)
 
 _MAX_NAME: Final = 200
-
-K = TypeVar("K", bound=Hashable)
 
 
 def query_label(name: str | None, consumer: str, query: str = "") -> str:
@@ -54,7 +52,7 @@ def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
     }
 
 
-class PausedConsumers(Generic[K]):
+class PausedConsumers:
     """
     Consumers that were paused when they were looked at last; the log has each pause once.
 
@@ -63,20 +61,12 @@ class PausedConsumers(Generic[K]):
     """
 
     def __init__(self, command: Callable[[str], str]) -> None:
-        self.until: dict[K, str] = {}
+        self.until: dict[int, str] = {}
         """By partition the end of its consumer's pause."""
         self._command = command
 
-    def note(
-        self, partition: K, stream: str, number: int, name: str, info: ConsumerInfo | None
-    ) -> None:
-        """
-        Notes a look at a consumer.
-
-        Args:
-            number: of the partition, as its rows have it.
-            info: the consumer; None where it is not there.
-        """
+    def note(self, partition: int, stream: str, name: str, info: ConsumerInfo | None) -> None:
+        """Notes a look at a consumer; None where it is not there."""
         if info is None or info.pause_s <= 0:
             if self.until.pop(partition, None) is not None:
                 logger.info("stream=%s consumer=%s goes on", stream, name)
@@ -86,7 +76,7 @@ class PausedConsumers(Generic[K]):
             self.until[partition] = until
             logger.warning(
                 "stream=%s partition=%d waits: the consumer '%s' is paused until %s (%s)",
-                stream, number, name, until, resumed_by(self._command, stream, name),
+                stream, partition, name, until, resumed_by(self._command, stream, name),
             )  # fmt: skip
 
 

@@ -163,10 +163,6 @@ def shared_by(values: Values) -> Sharing | None:
     ):
         if name in values:
             raise OptionError(name, f"{why}; this query has priorityPolicy={policy}")
-    for name in ("streamPattern", *(["stream"] if "," in (values.given("stream") or "") else [])):
-        if name in values:
-            why = f"several streams are read by one query; priorityPolicy={policy} shares one"
-            raise OptionError(name, f"{why} stream, or one a partition")
     if "maxDeliver" in values and "deadLetterSubject" not in values:
         why = "required with maxDeliver, such as rejected.{subject}"
         raise OptionError("deadLetterSubject", why)
@@ -238,7 +234,7 @@ def source_options(values: Values) -> SourceOptions:
             "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
     for name in ("priorityPolicy", "priorityGroup", "standby", "consumer", "priorityTimeout"):
-        if several is not None and values["priorityPolicy"] not in POLICIES and name in values:
+        if several is not None and name in values:
             what = f"{several.option}={several}"
             raise OptionError(
                 name, f"belongs to consumers, and {what} reads without them; leave it out"

@@ -82,7 +82,7 @@ class Seats:
         self._has_reset = has_reset
         self._settled: dict[int, int] = {}
         """By partition the sequence up to which this run has settled."""
-        self._paused = PausedConsumers[int](options.connection.command)
+        self._paused = PausedConsumers(options.connection.command)
 
     @cached_property
     def quick(self) -> JetStream:
@@ -202,9 +202,7 @@ class Seats:
         for durable, info in zip(durables, found, strict=True):
             if info is not None:
                 check_fits(durable, info)
-            self._paused.note(
-                durable.partition, durable.stream, durable.partition, durable.name, info
-            )
+            self._paused.note(durable.partition, durable.stream, durable.name, info)
         self._know(start, resumed, dict(zip(durables, found, strict=True)), lost)
         if found[0] is not None:
             self._make(durables[:1], found[:1])
@@ -358,7 +356,7 @@ class Seats:
             if index not in seen:
                 continue
             info = seen[index]
-            self._paused.note(index, durable.stream, index, durable.name, info)
+            self._paused.note(index, durable.stream, durable.name, info)
             made = self.made.get(index) if durable.retention == "interest" else None
             if made is not None and (what := gone(durable.name, info, made)):
                 lost(durable.stream, index, what)

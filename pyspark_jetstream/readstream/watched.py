@@ -49,7 +49,7 @@ class WatchedStreams:
         seats: Seats,
         lost: Callable[[str, int, str], None],
     ) -> None:
-        self.seen: ServerView[int] = ServerView({}, {}, -math.inf)
+        self.seen = ServerView({}, {}, -math.inf)
         """The server's last answers."""
         self._seats_seen = -math.inf
         """Time of the last look at all consumers."""

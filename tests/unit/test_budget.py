@@ -8,14 +8,13 @@ MAX_LINES = 450
 """Of a module."""
 
 LONGER = {
-    "client.connection": 610,
-    "client.jetstream": 730,
+    "client.connection": 590,
+    "client.jetstream": 695,
     "errors": 540,
-    "fetch.directcalls": 560,
-    "fetch.gets": 500,
-    "fetch.survey": 645,
-    "readstream.rangedriver": 515,
-    "values": 590,
+    "fetch.directcalls": 540,
+    "fetch.survey": 570,
+    "readstream.rangedriver": 470,
+    "values": 580,
 }
 """Modules with more lines, and how many they may have today."""
 

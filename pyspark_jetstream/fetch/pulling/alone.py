@@ -46,7 +46,7 @@ from ..decoding.rows import Builder, RowBuilder
 from ..durable import create
 from ..layout import Slice
 from ..own import GROUP, new_name, own_config
-from ..pace import FAR_S, appetite_of
+from ..pace import appetite_of
 from .pulls import LATE, SILENT, Pulls, Status, Superseded, status_of
 
 logger = get_logger(__name__)
@@ -101,16 +101,15 @@ class OwnAttempt:
             DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
             ConsumerRefusedError: The server makes no consumer, or takes no pulls from it.
         """
-        read, is_over = self._read, False
+        read = self._read
         if read.end <= read.start:
             return
         try:
             yield from self._sessions()
-            is_over = True
         except PermissionsError as error:
             raise ConsumerRefusedError(str(error)) from error
         finally:
-            self._let_go(is_over)
+            self._let_go()
         check_loss(self._js, read, self.rows)
 
     def _sessions(self) -> Iterator[pa.RecordBatch]:
@@ -171,7 +170,7 @@ class OwnAttempt:
             ConsumerRefusedError: The server makes none.
         """
         self._at = self._client.connection
-        self._let_go(is_over=False)
+        self._let_go()
         read, name = self._read, new_name()
         config = own_config(name, self._group, self.last)
         if read.filter is not None:
@@ -183,21 +182,14 @@ class OwnAttempt:
         self._consumer = name
         return info.num_pending
 
-    def _let_go(self, is_over: bool) -> None:
-        """
-        Deletes the consumer if the server can be asked now; else the server does in the end. Far
-        away nobody waits for the answer at the end of a read.
-        """
+    def _let_go(self) -> None:
+        """Deletes the consumer if the server can be asked now; else the server does in the end."""
         name, at, self._consumer = self._consumer, self._at, ""
         if not name or at is None:
             return
-        any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self._read.stream}.*"
-        subject = f"{any_[:-1]}{name}"
+        subject = f"{self._js.prefix}.CONSUMER.DELETE.{self._read.stream}.{name}"
         try:
-            if is_over and at.round_trip_s >= FAR_S:
-                at.tell(subject, b"", _DELETE_S, any_)
-            else:
-                at.request(subject, b"", _DELETE_S)
+            at.request(subject, b"", _DELETE_S)
         except JetStreamError as error:
             logger.info("consumer %s is left to the server: %s", name, error)
             if isinstance(error, NotConnectedError):

@@ -78,7 +78,7 @@ class ClaimDriver(Driver):
         """None before the consumers are there."""
         self._seen: dict[int, ConsumerInfo] = {}
         """The consumers as last seen, by partition."""
-        self._paused = PausedConsumers[int](options.connection.command)
+        self._paused = PausedConsumers(options.connection.command)
         self._planned: tuple[dict[str, Any], ClaimedOffset] | None = None
         """The start of the last batch and its claims, until Spark shows that it is recorded."""
         self._settled = -1
@@ -372,7 +372,7 @@ class ClaimDriver(Driver):
                 "redelivered": claimed - length(claims.get(1, ())),
             }
             number = consumer.number
-            self._paused.note(number, consumer.stream, number, consumer.name, info)
+            self._paused.note(number, consumer.stream, consumer.name, info)
             if number in self._paused.until:
                 report["pausedUntil"] = self._paused.until[number]
             if self._poison is not None:
