@@ -476,23 +476,6 @@ class JetStream:
             calls.append((subject, json.dumps(body).encode()))
         return self._answers(calls, consumer_info_of)
 
-    def unpin(self, stream: str, consumer: str, group: str) -> ConsumerInfo:
-        """
-        Takes the pin from whoever holds it (ADR-42), and says where the consumer stands since.
-
-        Both in one round trip, and the server usually answers the second question first. Where
-        somebody is pinned then, and pulls wait, messages may be delivered in between: it is asked
-        again. A pull that comes at this very moment shows in the deliveries' numbers.
-        """
-        api, name = f"{self.prefix}.CONSUMER", f"{stream}.{consumer}"
-        unpin = f"{api}.UNPIN.{name}", json.dumps({"group": group}).encode()
-        asked = f"{api}.INFO.{name}"
-        done, reply = self._replies([unpin, (asked, b"")])
-        self.answer(unpin[0], done)
-        info = self.answer(asked, reply, consumer_info_of)
-        stale = info.pinned_id and info.num_waiting
-        return self.consumer_info(stream, consumer) if stale else info
-
     def unpins(self, of: Sequence[tuple[str, str]], group: str) -> None:
         """Takes the pins of several (stream, consumer) in one round trip, whoever has them."""
         body = json.dumps({"group": group}).encode()
@@ -501,13 +484,11 @@ class JetStream:
     def pause(self, stream: str, consumer: str, until: datetime | None) -> str:
         """A consumer delivers nothing until then (None: it does); the server's word for then."""
         body = {"pause_until": until.isoformat()} if until is not None else {}
-        call = f"CONSUMER.PAUSE.{stream}.{consumer}"
-        answer: dict[str, Any] = self.call(call, body)
-        if not answer.get("paused"):
-            return ""
-        if "pause_until" not in answer:
-            raise ProtocolError(f"{call}: the answer lacks pause_until: {answer!r:.80}")
-        return str(answer["pause_until"])
+
+        def until_then(answer: dict[str, Any]) -> str:
+            return str(answer["pause_until"]) if answer.get("paused") else ""
+
+        return self.call(f"CONSUMER.PAUSE.{stream}.{consumer}", body, until_then)
 
     def resets(self, to: list[tuple[str, str, int]]) -> list[ConsumerInfo]:
         """

@@ -65,7 +65,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "create_consumer": lambda js: js.create_consumer("S", {"durable_name": "c"}),
     "create_consumers": lambda js: js.create_consumers([("S", {"durable_name": "c"})]),
     "pause": lambda js: js.pause("S", "pinned", None),
-    "unpin": lambda js: js.unpin("S", "pinned", "spark"),
     "unpins": lambda js: js.unpins([("S", "pinned")], "spark"),
     "resets": lambda js: js.resets([("S", "pinned", 3)]),
     "delete_stream": lambda js: js.delete_stream("S2"),

@@ -125,7 +125,7 @@ def test_a_pinned_consumer(
     assert now["pinned_since"][:2] == "20"
     assert (now["policy"], now["delivered"], now["lag"]) == ("pinned_client", 2, 3)
     assert (now["ack_pending"], now["redelivered"]) == (2, 0)
-    js.unpin(name, "q-0", "spark")
+    js.unpins([(name, "q-0")], "spark")
     assert look(name).consumers[0]["pinned"] is None
 
 

@@ -114,7 +114,7 @@ def unpin(**given: Any) -> int:
     def act(js: JetStream, of: str, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         (group, *_) = facts.get("priority_groups") or [{}]
         if pinned := group.get("pinned_client_id"):
-            js.unpin(of, name, str(group["group"]))
+            js.unpins([(of, name)], str(group["group"]))
         return {"unpinned": pinned or None, "since": group.get("pinned_ts") if pinned else None}
 
     rows = of_consumers(**given, act=act)
