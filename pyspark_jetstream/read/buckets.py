@@ -9,44 +9,26 @@ they are left out, as by the KV API, unless `dropMarkers=false`; in a history th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-
-import pyarrow as pa
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 
 from .. import subjects
-from ..client.connection import Client, borrow
+from ..client.connection import borrow
 from ..client.info import StreamInfo
 from ..client.versions import OLDEST, require
 from ..errors import OptionError, StreamNotFoundError
-from ..fetch.decoding.rows import kept
 from ..fetch.options import StreamOptions
 from ..fetch.survey import Span, Survey, check_direct
+from ..option import parsed
 from ..subjects import bucket_prefix
-from ..tasks.rows import ReadTask, SentAsRows, TaskRows, Work
-from ..values import LATEST, Starting
+from ..tasks.rows import ReadTask, SentAsRows, TaskRows
+from ..values import LATEST, Starting, disjoint_filters
 from .narrowing import Narrowing
 from .options import BucketOptions, RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
 from .snapshot import JetStreamSnapshotReader, bound
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRead:
-    """The work of one task of a history: messages of several filters."""
-
-    messages: Work
-    filters: tuple[str, ...]
-
-    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The messages, without those that only lie between."""
-        wanted = [subjects.matcher(filter_) for filter_ in self.filters]
-        for batch in kept(self.messages.batches(client)):
-            names = batch.column("subject").to_pylist()
-            yield batch.filter(
-                pa.array([any(match(name) for match in wanted) for name in names], pa.bool_())
-            )
 
 
 class JetStreamBucketReader(SentAsRows, NarrowedReader):
@@ -61,7 +43,8 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         The tasks of the read.
 
         Raises:
-            OptionError: No such bucket, a bound in the future, or direct get is off.
+            OptionError: No such bucket, a bound in the future, direct get is off, or keys of a
+                history that overlap.
             SnapshotLossError: The bucket no longer holds what it held then (`failOnDataLoss`).
         """
         options = self._options
@@ -85,14 +68,12 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
             return latest.partitions()
         same = {field.name: getattr(options, field.name) for field in fields(StreamOptions)}
         same |= {"bucket": None, "include_headers": True}
-        same["subjects"] = (filters[0] if len(filters) == 1 else f"{prefix}>",)
-        ending = Starting(LATEST, {0: upto} if upto is not None else {})
+        same["subjects"] = parsed("keys", disjoint_filters, json.dumps(filters))
+        ends = dict.fromkeys(range(len(same["subjects"])), upto) if upto is not None else {}
+        ending = Starting(LATEST, ends)
         history = JetStreamRangeReader(RangeOptions(**same, ending=ending, drop_markers=False))
         history.narrowing = narrowing
-        tasks = history.partitions()
-        if len(filters) == 1:
-            return tasks
-        return [ReadTask(options.connection, BucketRead(task.work, filters)) for task in tasks]
+        return history.partitions()
 
     def _stream(self, survey: Survey) -> StreamInfo:
         bucket = self._options.bucket

@@ -10,7 +10,6 @@ import pytest
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
-from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
 from pyspark_jetstream.read.snapshotread import NamedRead, Point
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
@@ -31,7 +30,6 @@ WORKS = (
     replace(RANGE, group="g"),
     ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
     CallRead("S", DirectCall(seq=1), LAYOUT),
-    BucketRead(PICK, ("$KV.B.>",)),
     Reads((RANGE,)),
 )
 

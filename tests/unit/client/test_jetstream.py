@@ -187,5 +187,5 @@ def test_a_pause_says_until_when():
     until = "2026-01-01T00:00:00Z"
     assert JetStream(answering({"paused": True, "pause_until": until})).pause("S", "c", None)
     assert JetStream(answering({"paused": False})).pause("S", "c", None) == ""
-    with pytest.raises(ProtocolError, match="CONSUMER.PAUSE.S.c: the answer lacks pause_until"):
+    with pytest.raises(ProtocolError, match="CONSUMER.PAUSE.S.c: the answer lacks 'pause_until'"):
         JetStream(answering({"paused": True})).pause("S", "c", None)
