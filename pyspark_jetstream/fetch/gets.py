@@ -238,8 +238,9 @@ class Gets:
         self._end = at
         first = self._buffer.find(self._prefix, self._begin, at)
         if first < 0:
+            between = bytes(memoryview(self._buffer)[self._begin : at])
             self._end = self._begin
-            if ending.last:
+            if any(self._messages(between)):
                 raise _lost(self._after)
             return
         message = self._message(first)
@@ -298,7 +299,9 @@ class Gets:
 
 
 def _lost(after: int) -> NotConnectedError:
-    return NotConnectedError("the server", f"replies of a direct get were lost after {after}")
+    return NotConnectedError(
+        "the server", f"replies of a direct get were lost after sequence {after}"
+    )
 
 
 def of_leader(js: JetStream, stream: str, query: Mapping[str, Any], most: int) -> list[Found]:

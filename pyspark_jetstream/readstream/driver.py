@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
-from ..client.versions import OLDEST, Version, require
+from ..client.versions import OLDEST, RESETS, Version, require
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
@@ -94,6 +94,8 @@ class Driver(ABC):
         try:
             self._survey = Survey(self._client, options)
             self._require(OLDEST, "a streaming read")
+            if options.standby:
+                self._require(RESETS, "standby (CONSUMER.RESET)")
             _ = self._layout  # raises where there is none
             self._enter()
         except BaseException:

@@ -174,10 +174,11 @@ class BatchPlanner:
     def _is_dear(self, start: Offset, index: int) -> bool:
         """Whether the server reads a partition from there at a greater cost than its stream."""
         partition = self._layout.partitions[index]
+        if partition.filter is None:
+            return False
         info = self._infos[partition.stream]
-        return partition.filter is not None and planning.is_dear(
-            len(self._layout), info.last_seq - start.sequences[index], info.num_subjects
-        )
+        behind = info.last_seq - start.sequences[index]
+        return planning.is_dear(len(self._layout), behind, info.num_subjects)
 
     def _maximum(self) -> int | None:
         """The limit of a batch in messages."""

@@ -64,8 +64,6 @@ class RangeDriver(Driver):
 
     def _enter(self) -> None:
         options = self._options
-        if options.standby:
-            self._require(RESETS, "standby (CONSUMER.RESET)")
         has_reset = self._client.connection.version >= RESETS
         self._seats = Seats(self._survey.js, options, self._layout, has_reset)
         self._holder = Holder(options, self._seats, self._survey.js)

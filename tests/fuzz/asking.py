@@ -117,7 +117,7 @@ def _use(value: Any) -> None:
         for each in value:
             _use(each)
     elif isinstance(value, StreamInfo):
-        for each in ("origin", "removed", "retention", "allow_direct", "clustered"):
+        for each in ("origin", "removed", "retention", "allow_direct"):
             getattr(value, each)
         _ = value.keeps_history
         add_stream(Report("", ""), value, "`{}`".format)

@@ -18,7 +18,7 @@ def offset(
     """An offset of ours, whose partitions are whole streams, or these places."""
     return {
         "layout": {"places": [list(place) for place in places or [[name] for name in streams]]},
-        "version": 2,
+        "version": 1,
         "consumer": consumer,
         "streams": dict(streams),
         "base": list(base if base is not None else [0] * len(sequences)),

@@ -289,7 +289,7 @@ def test_waits_in_a_cluster_lose_nothing():
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
         create(js, {"name": "S", "subjects": ["s.>"], "allow_direct": True})
-        leader = js.stream_info("S").leader[0]
+        leader = js.stream_info("S").cluster["leader"]
         near = next(each for each in cluster.servers if each.name == leader)
         far = next(each for each in cluster.servers if each.name != leader)
         reader, writer = Client(connection_to(far)), Client(connection_to(near))

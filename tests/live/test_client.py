@@ -25,6 +25,7 @@ from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
+from ..kits.admin import delete_messages
 from ..kits.clients import account_info, options
 from ..kits.ranges import reading
 from ..kits.servers import DevServer
@@ -98,13 +99,13 @@ def test_messages_are_deleted_by_sequence(js, new_stream, publish):
     """
     name, kept = new_stream(), new_stream(deny_delete=True)
     publish([(f"{name}.x", b"x")] * 5 + [(f"{kept}.x", b"x")])
-    js.delete_messages(name, [2, 4])
-    js.delete_messages(name, [1, 2, 4, 9, 0])
-    js.delete_messages(name, [])
+    delete_messages(js, name, [2, 4])
+    delete_messages(js, name, [1, 2, 4, 9, 0])
+    delete_messages(js, name, [])
 
     assert (js.stream_info(name).messages, js.stream_info(name).first_seq) == (2, 3)
     with pytest.raises(ApiError, match="not permitted"):
-        js.delete_messages(kept, [1])
+        delete_messages(js, kept, [1])
 
 
 def test_a_client_is_lent_again_after_success_only(nats_server):
@@ -223,34 +224,6 @@ def test_many_requests_at_once(js, new_stream):
     infos = js.stream_infos(streams)
 
     assert [info.name for info in infos] == streams
-
-
-def test_what_nobody_depends_on(caplog):
-    """
-    `tell` publishes where a connection is open; without one, with more than max_payload, or where
-    the server is gone it does nothing, and what comes after it is served as ever.
-    """
-    with DevServer() as server:
-        client, other = Client(options(server.url)), Client(options(server.url))
-        sid = other.connection.subscribe("told")
-        other.connection.ping(60.0)
-        client.tell("told", b"not connected")
-        assert client._connection is None
-        limit = client.connection.max_payload
-        client.tell("told", b"x" * (limit + 1))
-        client.tell("told", b"heard")
-        frame = other.connection.next_frame(time.monotonic() + 60)
-        server.kill()
-        while client._connection is not None:
-            client.tell("told", b"nobody")
-        server.restart()
-        alive = JetStream(client).stream_names()
-        client.close()
-        other.close()
-
-    assert frame is not None and (frame.sid, frame.data) == (sid, b"heard")
-    assert alive == []
-    assert f"{limit + 1} bytes for told are more than max_payload" in caplog.text
 
 
 READER = """

@@ -14,7 +14,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import DirectRead
+from pyspark_jetstream.fetch.layout import Slice
 
 from ..kits.clients import options
 from ..kits.replicas import create, fill
@@ -42,7 +42,7 @@ def replicated(js: JetStream, name: str, count: int) -> None:
 
 def start(client, name: str):
     """A read of 50,000 messages by direct get; `test_own` has the other way."""
-    return read_direct(client, DirectRead(0, name, None, 0, 50_000, 50_000, False, True))
+    return read_direct(client, Slice(0, name, None, 0, 50_000, 50_000, False, True))
 
 
 def numbers(batches) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -75,7 +74,8 @@ def by_direct_get(monkeypatch):
     original = RangeRead.batches
 
     def batches(self, client):
-        began.append(self)
+        if not self.group:
+            began.append(self)
         return original(self, client)
 
     monkeypatch.setattr(RangeRead, "batches", batches)
@@ -354,67 +354,6 @@ def test_who_may_not_make_consumers(forbidden, by_direct_get):
 
     assert found == list(range(1, 3001))
     assert len(by_direct_get) == (forbidden == "CREATE")
-
-
-def seems_far(monkeypatch, trip_s: float = 0.04) -> None:
-    """Every server is so many seconds away by its PONGs."""
-    answered = Presence.answered
-
-    def late(trips: Presence, now: float) -> None:
-        answered(trips, now)
-        trips.shortest_s = trip_s
-
-    monkeypatch.setattr(Presence, "answered", late)
-
-
-@pytest.fixture
-def far(monkeypatch):
-    """As it says."""
-    seems_far(monkeypatch)
-
-
-def test_a_deletion_is_not_waited_for_far_away(far, nats_server, js, new_stream):
-    """
-    Several reads on one connection: each asks for it without a word of an answer, which nothing
-    that is asked next could take for its own, and the server does it.
-    """
-    stream = new_stream()
-    fill(js, stream, 3000)
-    with Proxy(nats_server.port) as proxy:
-        client = Client(connection_of(proxy.url))
-        found = [
-            sequences(reading(stream, 3000, start=start, expected=3000 - start).batches(client))
-            for start in (0, 1000, 2000)
-        ]
-        client.connection.ping(60.0)  # so that all is heard
-        heard = b"".join(proxy.heard)
-        client.close()
-
-    asked = re.findall(rb"PUB (\$JS\.API\.CONSUMER\.DELETE\.\S+) (.*?)\r\n", heard)
-    assert found == [list(range(start + 1, 3001)) for start in (0, 1000, 2000)]
-    assert len({subject for subject, _ in asked}) == 3
-    assert {rest for _, rest in asked} == {b"0"}
-    assert kept(js, stream) == []
-
-
-def test_a_deletion_that_is_forbidden_far_away_disturbs_nobody(far, by_direct_get):
-    """The server says so after the read: to whoever reads the connection next it is no error."""
-    with DevServer(FORBIDDING % "$JS.API.CONSUMER.DELETE.>") as server:
-        admin = Client(connection_of(server.url, user="admin", password=Secret("x")))
-        reader = Client(connection_of(server.url, user="reader", password=Secret("x")))
-        js = JetStream(admin)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        fill(js, "S", 3000)
-        found = [sequences(reading("S", 3000, expected=3000).batches(reader)) for _ in range(3)]
-        connection = reader.connection
-        connection.ping(60.0)
-        left = len(consumers(js, "S"))
-        admin.close()
-        reader.close()
-
-    assert found == [list(range(1, 3001))] * 3
-    assert left == 3
-    assert by_direct_get == []
 
 
 @pytest.mark.parametrize(

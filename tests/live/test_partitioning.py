@@ -25,6 +25,7 @@ from pyspark_jetstream.operations.partition.plan import PartitionPlan, numbering
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
+from ..kits.admin import delete_messages
 from ..kits.partitions import N, stored, update
 from ..kits.programs import main
 from ..kits.servers import DevServer
@@ -167,7 +168,7 @@ def test_a_message_that_goes_before_it_is_copied(
 
     def show(stream: str, done: int, end: int) -> None:
         if done < end and not looks:
-            js.delete_messages(origin, [481])
+            delete_messages(js, origin, [481])
             looks.append(stream)
 
     done = partition_stream(js, plan, progress=show)
@@ -259,7 +260,7 @@ def test_the_job_tells_a_copy_that_is_wrong(
     origin = raw()
     good = ["--stream", origin, "--subject", f"{origin}.*.*", "--partitions", "2", "--tokens", "1"]
     job(nats_server, *good)
-    js.delete_messages(f"{origin}-all", [100])
+    delete_messages(js, f"{origin}-all", [100])
 
     found = job(nats_server, *good)
 

@@ -34,7 +34,7 @@ def test_streams_whose_server_is_away_are_not_empty(query: Callable[..., Query])
         publish(client, [(f"{name}.{i}", b"x") for name in names for i in range(5)])
         several = query(servers=cluster.urls, streamPattern="t-*", requestTimeout="8s")
         several.drain()
-        leaders = {info.name: info.leader[0] for info in js.stream_infos(names)}
+        leaders = {info.name: info.cluster["leader"] for info in js.stream_infos(names)}
         away = next(server for server in cluster.servers if server.name in leaders.values())
         lost = {name for name, leader in leaders.items() if leader == away.name}
         away.stop()

@@ -427,7 +427,7 @@ REFUSED = [
     ("range", {"stream": "A,B c"}, "stream: expected a stream name"),
     ("range", {"stream": "A,B-{partition}"}, "stream: expected distinct whole names"),
     ("range", LIST | {"partitions": "2"}, "partitions: belongs to one stream"),
-    ("range", LIST | BY_SUBJECT, "partitionSubject: belongs to one stream"),
+    ("range", LIST | BY_SUBJECT, "partitions: belongs to one stream"),
     ("range", PATTERN | {"subject": "a.>"}, "subject: belongs to one stream"),
     ("range", LIST | {"startingOffsets": '{"0": 3}'}, "startingOffsets: by stream, such as"),
     ("range", LIST | {"startingOffsets": '{"ORDERS": {"1": 3}}'},

@@ -87,7 +87,7 @@ class Inspector:
             if isinstance(planned, ClaimedOffset):
                 findings.add_shared(report, name, planned, seen)
             elif committed is not None:
-                for each in planned.layout or ():
+                for each in planned.layout:
                     findings.add_position(report, name, each, (committed, planned), seen)
         if batches is not None and self._files is not None:
             report.checkpoint = {

@@ -188,7 +188,7 @@ def _cut(chains: _Chains, old: Offset, end: int) -> int:
     Raises:
         PartitioningError: There is none; it says how to come to one.
     """
-    partitions = old.layout.partitions if old.layout is not None else ()
+    partitions = old.layout.partitions
     cut = end
     for each in partitions:
         unread = chains.next_of(each, old.sequences[each.index])
@@ -225,8 +225,7 @@ def _read(value: Any) -> Offset | None:
         offset = Offset.from_json(value) if not is_initial(value) else None
     except OffsetError:
         return None
-    is_laid = offset is not None and offset.layout is not None and not offset.layout.is_several
-    return offset if is_laid else None
+    return None if offset is None or offset.layout.is_several else offset
 
 
 def _layout(plan: PartitionPlan) -> Layout:
@@ -238,7 +237,7 @@ def _layout(plan: PartitionPlan) -> Layout:
 
 def _check_stopped(js: JetStream, old: Offset) -> None:
     """That nobody reads, and that nothing is lost: behind a cut the query would not see it."""
-    for each in old.layout or ():
+    for each in old.layout:
         info, name = js.stream_info(each.stream), f"{old.consumer}-{each.index}"
         if loss := loss_of(info, old.streams.get(each.stream, ""), old.sequences[each.index]):
             detail = f"{loss.text}. Run the query once more with the options it had"

@@ -131,7 +131,7 @@ def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
 
 @pytest.mark.parametrize("silent", [0, 1, 255, 256])
 @pytest.mark.parametrize("are_listed", [False, True])
-def test_pages_of_streams_without_leaders(silent, are_listed):
+def test_pages_of_streams_without_leaders(silent, are_listed, monkeypatch):
     """
     Where leaders do not answer, a page of streams has fewer of them, or has them as empty ones: the
     next page begins behind it all the same, and no page is asked for twice.
@@ -160,7 +160,7 @@ def test_pages_of_streams_without_leaders(silent, are_listed):
             return Reply(0, "", b"", body.encode())
 
     js = JetStream(Cluster())
-    js._timed = lambda each: each["config"]["name"]
+    monkeypatch.setattr(jetstream, "stream_info_of", lambda each: each["config"]["name"])
     found = js.streams_listed(lambda name: True)
 
     assert asked == [0, 256, 512]

@@ -95,7 +95,7 @@ class Failing(FarServer):
     fails = ""
 
     def _is_due(self, where: str) -> bool:
-        due = self.fails == where and len(self.asked) > 1
+        due = self.fails == where and len(self.asked) > (where != "send")
         if due:
             self.fails = ""
             self.cuts += 1

@@ -10,7 +10,6 @@ import pytest
 
 from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.fetch.assumptions import Made
 from pyspark_jetstream.fetch.layout import SubjectPartition
 from pyspark_jetstream.fetch.owner import FILTER, Owner
 from pyspark_jetstream.operations.inspect.findings import (
@@ -77,7 +76,7 @@ EMPTIED = configured()
 KEEPING = replace(STREAM, config={"retention": "interest"})
 OTHERS = replace(CONSUMER, config={"metadata": Owner("other", "h", 7).metadata})
 STANDBY = replace(CONSUMER, config={"metadata": Owner("other", "h", 7, standby=True).metadata})
-MADE = replace(at(50), consumers={0: Made("c1", 0)}, marks={"S": Mark("t1", 60, "m")})
+MADE = replace(at(50), consumers={0: "c1"}, marks={"S": Mark("t1", 60, "m")})
 FAIL = "; to go on with what is there, start the query with failOnDataLoss=false"
 NEW = "; give the query a new checkpointLocation, or the stream that it had"
 
