@@ -14,7 +14,6 @@ from pyspark_jetstream.client import connection, wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
-    ApiError,
     NotConnectedError,
     PermissionsError,
     RequestTimeoutError,
@@ -25,7 +24,6 @@ from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
-from ..kits.admin import delete_messages
 from ..kits.clients import account_info, options
 from ..kits.ranges import reading
 from ..kits.servers import DevServer
@@ -91,21 +89,6 @@ def test_a_domain_is_a_prefix():
         with pytest.raises(StreamNotFoundError, match="stream 'T' not found"):
             js.stream_info("T")
         client.close()
-
-
-def test_messages_are_deleted_by_sequence(js, new_stream, publish):
-    """
-    Messages go by their sequences; those that are gone already are fine, a stream's no is not.
-    """
-    name, kept = new_stream(), new_stream(deny_delete=True)
-    publish([(f"{name}.x", b"x")] * 5 + [(f"{kept}.x", b"x")])
-    delete_messages(js, name, [2, 4])
-    delete_messages(js, name, [1, 2, 4, 9, 0])
-    delete_messages(js, name, [])
-
-    assert (js.stream_info(name).messages, js.stream_info(name).first_seq) == (2, 3)
-    with pytest.raises(ApiError, match="not permitted"):
-        delete_messages(js, kept, [1])
 
 
 def test_a_client_is_lent_again_after_success_only(nats_server):
