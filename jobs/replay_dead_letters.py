@@ -60,9 +60,10 @@ def follow(query: StreamingQuery) -> None:
                 seen, rows = batch["batchId"], rows + batch["numInputRows"]
                 ends = json.loads(batch["sources"][0]["latestOffset"] or "null") or {}
                 left = sum(end.get("lag") or 0 for end in ends.values())
+                # A batch that a killed run has planned is not counted again.
+                share = f"{rows / (rows + left):.0%}" if ends else "not counted"
                 rate = rows / (time.monotonic() - began)
-                done = f"{rows:,} rows, {rows / (rows + left):.0%}, {rate:,.0f} rows/s"
-                print(f"batch {seen}: {done}", flush=True)
+                print(f"batch {seen}: {rows:,} rows, {share}, {rate:,.0f} rows/s", flush=True)
     print(f"done: {rows:,} rows in {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -351,3 +353,20 @@ def test_a_mistake_ends_with_status_2(script: str) -> None:
     assert ran.returncode == 2
     assert ran.stderr.startswith("usage: ")
     assert "expected NAME=VALUE or NAME=@FILE" in ran.stderr
+
+
+@pytest.mark.parametrize("script", ["range_backfill", "replay_dead_letters"])
+def test_progress_of_a_batch_that_was_planned_before(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a kill nobody has counted what is left behind the first batch: no share is shown."""
+    follow = runpy.run_path(str(ROOT / "jobs" / f"{script}.py"))["follow"]
+    progress = [
+        {"batchId": n, "numInputRows": 10, "sources": [{"latestOffset": offset}]}
+        for n, offset in enumerate((None, '{"0": {"lag": 60}}'))
+    ]
+    follow(SimpleNamespace(awaitTermination=lambda _: True, recentProgress=progress))
+    first, second, _ = capsys.readouterr().out.splitlines()
+
+    assert first.startswith("batch 0: 10 rows, not counted, ")
+    assert second.startswith("batch 1: 20 rows, 25%, ")
