@@ -52,3 +52,38 @@ def test_alike_are_nearly_all(stored):
 
     assert found is not None
     assert len(found.messages.payloads) == len(frames) - 1
+
+
+@WAYS
+@pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
+def test_a_cut_ends_where_a_message_is_not_proven(stored, seed):
+    """
+    Before a byte too many or too few, or something that the server says in between, or one message
+    before that; wherever the window ends.
+    """
+    rng = random.Random(seed)
+    frames = stream(stored, 300, rng)[152:212]
+    good = frames[40]
+    breaks = [
+        good.replace(b"\r\n", b"x\r\n", 1),
+        good[:-2] + b"x\r\n",
+        good.replace(b" 7 ", b" 8 ", 1),
+        good.replace(b" 7 ", b"\t7 ", 1),
+        good.replace(b"MSG ", b"MSG  ", 1),
+        good.replace(b"MSG ", b"MSG b ", 1),
+        b"x" + good,
+        b"PING\r\n",
+        Message(1, data=good).delivered(1, 1),
+    ]
+    for broken in breaks:
+        window = b"".join([*frames[:40], broken, *frames[41:]])
+        found = cut(window, WORDS, 1000, True)
+        assert found is not None
+        count = len(found.messages.payloads)
+        assert count in (39, 40)
+        assert found.size == sum(map(len, frames[:count]))
+    whole = b"".join(frames)
+    for end in rng.sample(range(len(whole)), 50):
+        found = cut(whole[:end], WORDS, 1000, True)
+        taken = 0 if found is None else found.size
+        assert taken <= end < taken + 2 * max(map(len, frames)) + 2
