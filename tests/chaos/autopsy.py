@@ -1,9 +1,8 @@
-"""What can be seen of a run that failed: stacks, and what the servers say."""
+"""What can be seen of a run that failed: stacks, streams, and the logs of servers."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from pathlib import Path
 
@@ -35,9 +34,4 @@ def _write(world: World, home: Path) -> None:
             if role in ("JVM", "driver"):
                 processes.send(pid, signal.SIGQUIT if role == "JVM" else signal.SIGUSR1)
     for number, server in enumerate(world.servers.all):
-        for path in ("jsz?streams=1&consumers=1&config=1&raft=1", "connz?subs=1", "healthz"):
-            said = world.servers.ask(server, f"/{path}")
-            (home / f"server-{number}-{path.split('?')[0]}.json").write_text(
-                json.dumps(said, indent=1)
-            )
         (home / f"server-{number}.log").write_text(server.log)

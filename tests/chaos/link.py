@@ -1,4 +1,4 @@
-"""The way between the queries and one server: it delays, trickles, breaks, and falls silent."""
+"""The way between the queries and one server: it delays, breaks, and falls silent."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Link:
     def __init__(self, server_port: int) -> None:
         self.delay_s = 0.0
         """How long each piece waits on its way."""
-        self.rate = 0
-        """Bytes a second on each connection and way; 0 for as fast as it goes."""
         self.severed = False
         """Whether new connections are refused."""
         self.port = 0
@@ -46,7 +44,7 @@ class Link:
 
     def heal(self) -> None:
         """As fast as it goes from now on; connections that fell silent are broken."""
-        self.delay_s, self.rate, self.severed = 0.0, 0, False
+        self.delay_s, self.severed = 0.0, False
         for pair in [pair for pair in self._pairs if pair.silent]:
             pair.close()
 
@@ -119,11 +117,5 @@ class Link:
                     writer.write(data[: len(data) // 2])
                     await asyncio.sleep(0.05)
                     return
-                while self.rate and data:
-                    step = max(1, self.rate // 20)
-                    writer.write(data[:step])
-                    data = data[step:]
-                    await writer.drain()
-                    await asyncio.sleep(step / (self.rate or step * 1000))
                 writer.write(data)
                 await writer.drain()

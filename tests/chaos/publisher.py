@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from nats.aio.client import Client
 from nats.errors import Error
 
+_RATE = 250.0
+"""Messages a second."""
+
 Key = tuple[int, int]
 """Number and attempt of a message."""
 
@@ -37,22 +40,18 @@ class Publisher:
     each attempt at one is another message, so none is stored under another one's id.
     """
 
-    def __init__(self, subjects: Sequence[str], rate: float, rng: random.Random) -> None:
+    def __init__(self, subjects: Sequence[str], rng: random.Random) -> None:
         self.sent: dict[str, list[Sent]] = defaultdict(list)
         self.nc = Client()
         self.era = 0
         self._subjects = subjects
-        self._pause_s = len(subjects) / rate
+        self._pause_s = len(subjects) / _RATE
         self._rng = rng
         self._stopped = False
 
     @property
     def acked(self) -> int:
         return sum(each.acked for sent in self.sent.values() for each in sent)
-
-    @property
-    def unacked(self) -> int:
-        return sum(not each.acked for sent in self.sent.values() for each in sent)
 
     def stop(self) -> None:
         self._stopped = True

@@ -22,7 +22,6 @@ NOT_STARTED: Final = "Python worker failed to connect back"
 """Spark's words where a worker, or what plans a source, was not there within ten seconds."""
 
 _OURS = re.compile(r"pyspark_jetstream\.errors\.(\w+)")
-_ERROR = re.compile(r"\b([A-Za-z_.]*(?:Error|Exception))\b:? ?([^\n]{0,120})")
 
 
 class Query:
@@ -49,11 +48,6 @@ class Query:
     def pids(self) -> dict[int, str]:
         """Its processes and what they do."""
         return processes.of_session(self.process.pid) if self.process is not None else {}
-
-    def batches(self) -> int:
-        """Micro-batches that are committed."""
-        commits = self.home / "checkpoint" / "commits"
-        return len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
 
     def position(self) -> list[int]:
         """Up to which sequence its committed batches go, by partition; empty before the first."""
@@ -134,15 +128,5 @@ class Query:
                     return str(ours[-1])
                 if NOT_STARTED in told:
                     return NOT_STARTED
-                found = _ERROR.findall(told)
-                plain = " ".join(told.partition("=== Streaming Query")[0].split())
-                return " ".join(found[-1]) if found else f"{plain[:60]} … {plain[-60:]}"
-        if (
-            "Py4JNetworkError" in text
-            or "JAVA_GATEWAY_EXITED" in text
-            or "ConnectionRefusedError" in text
-            or "Py4JError" in text
-        ):
-            return "JVM gone"
-        found = _ERROR.findall(text)
-        return f"status {status}: " + (" ".join(found[-1]) if found else text[-120:])
+                return " ".join(told.split())[-120:]
+        return "JVM gone" if "Py4J" in text else f"status {status}: {text[-120:]}"

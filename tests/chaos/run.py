@@ -19,7 +19,7 @@ from pyspark_jetstream.client.patience import Patience
 
 from . import autopsy
 from .cases import TARGET, Case
-from .faults import Fault, MissedError, fitting
+from .faults import FAULTS, Fault, MissedError
 from .ledger import Verdict, by_subject, judge
 from .query import NOT_STARTED
 from .world import World
@@ -46,8 +46,6 @@ class Plan:
     faults: int
     only: tuple[str, ...] = ()
     """Names of faults, if not all; half of the runs with all have a last one."""
-    rate: float = 250.0
-    """Messages a second."""
 
 
 @dataclass
@@ -57,12 +55,10 @@ class Result:
     plan: Plan
     settings: dict[str, Any]
     seconds: float = 0.0
-    drained_s: float = 0.0
     faults: list[dict[str, Any]] = field(default_factory=list)
     missed: Counter[str] = field(default_factory=Counter)
     verdict: Verdict = field(default_factory=Verdict)
     lives: int = 0
-    batches: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     last: dict[str, Any] = field(default_factory=dict)
     """The fault that nothing heals: what was expected of it, and what came."""
@@ -83,7 +79,7 @@ class Result:
             "failures": self.failures, "faults": len(self.faults),
             "kinds": Counter(each["fault"] for each in self.faults),
             "missed": self.missed, "seconds": round(self.seconds, 1),
-            "drained_s": round(self.drained_s, 1), "lives": self.lives, "batches": self.batches,
+            "lives": self.lives,
             "ends": self.ends, "last": self.last, "verdict": self.verdict.as_dict(),
             "each": self.faults,
         }  # fmt: skip
@@ -91,14 +87,15 @@ class Result:
 
 async def run(plan: Plan, home: Path) -> Result:
     """Runs it; its files stay in `home` if it failed."""
-    world = World(plan.case, plan.seed, home, plan.rate)
+    world = World(plan.case, plan.seed, home)
     result = Result(plan, vars(world.settings))
     began = time.monotonic()
     lives: list[asyncio.Task[None]] = []
     try:
         await world.build()
         lives = [asyncio.create_task(query.live()) for query in world.queries]
-        await _begin(world)
+        if plan.case.retention == "interest":  # which drops what comes before there are consumers
+            await world.consumers_made(_STILL_S)
         publishing = asyncio.create_task(world.publisher.run())
         await _copied(world, 1)
         await _disturb(plan, world, result)
@@ -134,19 +131,12 @@ async def run(plan: Plan, home: Path) -> Result:
             task.cancel()
         for query in world.queries:
             result.lives += query.lives
-            result.batches += query.batches()
             result.ends += query.ends
         await world.close()
         result.seconds = time.monotonic() - began
     if not result.failures:
         shutil.rmtree(home, ignore_errors=True)
     return result
-
-
-async def _begin(world: World) -> None:
-    """An interest stream drops what comes before its consumers are made."""
-    if world.case.retention == "interest":
-        await world.consumers_made(_STILL_S)
 
 
 async def _copied(world: World, count: int) -> None:
@@ -183,7 +173,8 @@ async def _disturb(plan: Plan, world: World, result: Result) -> None:
 
 
 def _chosen(plan: Plan) -> list[Fault]:
-    return [each for each in fitting(plan.case) if not plan.only or each.name in plan.only]
+    fitting = [each for each in FAULTS.values() if each.fits(plan.case)]
+    return [each for each in fitting if not plan.only or each.name in plan.only]
 
 
 async def _finish(plan: Plan, world: World, result: Result) -> str:
@@ -269,13 +260,12 @@ async def _inflict(
 
 async def _drain(world: World, result: Result) -> None:
     """Waits until everything is copied; else says that no more is."""
-    began, patience = time.monotonic(), Patience(_STILL_S)
+    patience = Patience(_STILL_S)
     while True:
         copied = (await world.admin.state(TARGET))["messages"]
         if copied >= await _stored(world):
             result.verdict = await _verdict(world)
             if result.verdict.complete:
-                result.drained_s = time.monotonic() - began
                 return
         patience.progress(copied)
         if patience.over:

@@ -20,13 +20,13 @@ from .servers import Servers
 class World:
     """One run's world, of a seed."""
 
-    def __init__(self, case: Case, seed: int, home: Path, rate: float) -> None:
+    def __init__(self, case: Case, seed: int, home: Path) -> None:
         rng = random.Random(f"{seed} {case.name}")
         self.case, self.seed, self.home = case, seed, home
         self.settings = Settings.draw(case, rng)
         self.servers = Servers(case.servers, home)
         self.admin = Admin()
-        self.publisher = Publisher(case.subjects, rate, random.Random(f"{seed} publisher"))
+        self.publisher = Publisher(case.subjects, random.Random(f"{seed} publisher"))
         self.queries: list[Query] = []
         self.keeps_all = case.retention == "limits"
         """Whether the source holds all that it was given, and says what the copy must hold."""

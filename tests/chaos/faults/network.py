@@ -20,17 +20,6 @@ async def delay(world: World, rng: random.Random) -> str:
     return told
 
 
-@fault("network: trickle")
-async def trickle(world: World, rng: random.Random) -> str:
-    """A few bytes at a time come through."""
-    link, seconds = rng.choice(world.servers.links), rng.uniform(0.5, 4.0)
-    link.rate = rng.choice([300, 3_000, 30_000])
-    told = f"{link.rate} bytes/s for {seconds:.1f}s"
-    await asyncio.sleep(seconds)
-    link.rate = 0
-    return told
-
-
 @fault("network: cut in the middle of a frame", 1.5)
 async def cut(world: World, rng: random.Random) -> str:
     """All connections to a server break, after half of a piece."""

@@ -1,8 +1,7 @@
-"""Processes of a query die (SIGKILL) or stand still (SIGSTOP, and after a while SIGCONT)."""
+"""Processes of a query die (SIGKILL)."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import signal
 from typing import Final
@@ -45,22 +44,7 @@ def _kills(what: str, weight: float) -> None:
         return role
 
 
-def _freezes(what: str, weight: float) -> None:
-    @fault(f"SIGSTOP {what}", weight)
-    async def happen(world: World, rng: random.Random) -> str:
-        pid, role = _victim(world, rng, what)
-        seconds = rng.uniform(0.2, 5.0)
-        if not processes.send(pid, signal.SIGSTOP):
-            raise MissedError("it has just ended")
-        await asyncio.sleep(seconds)
-        if any(pid in query.pids() for query in world.queries):
-            processes.send(pid, signal.SIGCONT)
-        return f"{role} for {seconds:.1f}s"
-
-
 _kills("driver", 1.5)
 _kills("JVM", 1.0)
 _kills("Python worker", 2.0)
 _kills("source process", 1.0)
-for _what in _ROLES:
-    _freezes(_what, 1.0)

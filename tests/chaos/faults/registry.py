@@ -46,8 +46,3 @@ def fault(
         return happen
 
     return listed
-
-
-def fitting(case: Case) -> list[Fault]:
-    """The faults of a cell."""
-    return [each for each in FAULTS.values() if each.fits(case)]

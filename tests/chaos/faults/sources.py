@@ -1,4 +1,4 @@
-"""What somebody else does to the streams that are read: edited, sealed, emptied, made anew."""
+"""What somebody else does to the streams that are read: emptied, made anew."""
 
 from __future__ import annotations
 
@@ -10,40 +10,14 @@ from ..admin import RefusedError
 from ..cases import Case
 from ..world import World
 from .registry import MissedError, fault
-from .streams import call, changed
-
-_LEAST = 100
-"""So many messages at least have been read before some of them are removed."""
 
 _UNREAD = 200
 """So many wait when they are removed."""
 
 
-def _keeps(case: Case) -> bool:
-    return case.retention == "limits"
-
-
 def _alone(case: Case) -> bool:
     """Of a shared consumer nobody knows what it had not yet dealt out."""
     return case.sharing != "overflow"
-
-
-def _read_half(world: World, rng: random.Random) -> tuple[str, int]:
-    """A source stream, and half of what was read and committed of it."""
-    found = {name: upto // 2 for name, upto in world.position().items() if upto > _LEAST}
-    if not found:
-        raise MissedError("too little is read")
-    return rng.choice(sorted(found.items()))
-
-
-@fault("source's max_msgs takes what was read", 1.0, _keeps)
-async def limit(world: World, rng: random.Random) -> str:
-    stream, half = _read_half(world, rng)
-    last = (await call(world, f"STREAM.INFO.{stream}"))["state"]["last_seq"]
-    world.keeps_all = False
-    async with changed(world, stream, max_msgs=last - half):
-        await asyncio.sleep(0.1)
-    return f"{stream} up to {half}"
 
 
 @fault("source purged of what is unread", 1.0, _alone, "DataLossError")
