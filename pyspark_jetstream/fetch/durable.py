@@ -100,7 +100,7 @@ def refused(stream: str, partition: int, consumer: str, error: ApiError) -> Read
         stream,
         partition,
         f"the server refuses the consumer '{consumer}': {error.description} (err_code"
-        f" {error.err_code}); look at max_consumers and `nats consumer ls {stream}`",
+        f" {error.err_code}); look at max_consumers, max_ha_assets, `nats consumer ls {stream}`",
     )
 
 

@@ -82,8 +82,8 @@ def _create(js: JetStream, config: dict[str, Any]) -> bool:
         if error.err_code == STREAM_NAME_EXISTS:
             return False
         why = f"stream '{config['name']}': {error.description}"
-        if error.err_code == _OVERLAP:
-            why += _overlapped(js, config["subjects"])
+        is_taken = error.err_code == _OVERLAP
+        why += _overlapped(js, config["subjects"]) if is_taken else "; streamConfig sets it up"
         raise OptionError("createStream", why) from error
     logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
     return True

@@ -15,7 +15,7 @@ from pyspark_jetstream.write.creation import create_streams
 
 from ..kits.options import connection_of, creation_of
 from ..kits.reading import Query
-from ..kits.servers import DevServer
+from ..kits.servers import DevCluster, DevServer
 
 LIMITED = """
 jetstream { limits { max_request_batch: 100, max_ack_pending: 50, duplicate_window: "30s" } }
@@ -123,10 +123,33 @@ def test_a_bucket_where_each_stream_has_a_size() -> None:
     """An account that wants a limit of bytes gets one."""
     with DevServer(SIZED) as server:
         client = Client(connection_of(server.url))
-        bucket = Bucket(JetStream(client), "RECORDS", "of a test")
+        js = JetStream(client)
+        bucket = Bucket(js, "RECORDS", "of a test")
 
         assert bucket.ensure() is None
+        with pytest.raises(OptionError, match="have max bytes set; streamConfig"):
+            create_streams(js, creation_of("S", ("S.>",)))
         assert bucket.ensure() is None
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_limit_of_replicated_assets_is_named() -> None:
+    """A server that may have no more of them takes no seat of a replicated stream."""
+    with DevCluster(3, "jetstream { limits { max_ha_assets: 1 } }") as cluster:
+        query = Query(cluster.servers[0], stream="S")
+        client = Client(connection_of(cluster.servers[0].url))
+        JetStream(client).create_stream(
+            {
+                "name": "S",
+                "subjects": ["S.>"],
+                "allow_direct": True,
+                "num_replicas": 3,
+            }
+        )
+        with pytest.raises(ReadError, match="insufficient resources.* max_ha_assets"):
+            query.step()
+        query.reader.stop()
         client.close()
 
 
