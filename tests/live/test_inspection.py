@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -127,27 +126,6 @@ def test_a_pinned_consumer(
     assert (now["ack_pending"], now["redelivered"]) == (2, 0)
     js.unpins([(name, "q-0")], "spark")
     assert look(name).consumers[0]["pinned"] is None
-
-
-def test_the_reply_subject_of_a_pull_leads_to_its_client(
-    nats_server: DevServer, new_stream: NewStream, js: JetStream
-) -> None:
-    """
-    Who listens for pulls sees their reply subjects, and the server tells who has subscribed to one
-    (docs/runbook.md).
-    """
-    name = new_stream()
-    durable(js, name, "q-0")
-    with closing(Client(connection_to(nats_server))) as operator:
-        operator.connection.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{name}.q-0")
-        operator.connection.ping(60.0)
-        pull(js, name, "q-0")
-        frame = operator.connection.next_frame(time.monotonic() + 60)
-    number = js.client.connection.info["client_id"]
-    with urllib.request.urlopen(f"{nats_server.monitor_url}/connz?subs=1&cid={number}") as answer:
-        (connection,) = json.load(answer)["connections"]
-
-    assert frame is not None and frame.reply.decode() in connection["subscriptions_list"]
 
 
 def test_a_checkpoint_beside_the_stream(

@@ -110,7 +110,8 @@ def _done(
     if files is not None and undo:
         return [], {"batch": undo_switch(files, dry_run=dry_run)}
     if undo:
-        return undo_partitions(js, plan, force=force, dry_run=dry_run), {}
+        rows = undo_partitions(js, plan, force=force, dry_run=dry_run)
+        return rows, {} if dry_run else {"removed": len(rows)}
     with _copying() as progress:
         if files is not None:
             return switch(js, plan, files, dry_run=dry_run, progress=progress)
