@@ -148,13 +148,14 @@ def _is_plain(stream: bytes) -> bool:
 
 def case(rng: random.Random) -> Case:
     """An answer, with faults or without."""
-    first = rng.choice((1, 5, 10**6))
-    after = rng.choice((0, first - 1))
     made = random.Random(rng.randrange(1 << 32))
-    frames, end = run(made, rng.random() < 0.3, first, rng.choice((0, 1, 2, 5, 20, 60, 300)), after)
+    first = made.choice((1, 5, 10**6))
+    after = made.choice((0, first - 1))
+    count = made.choice((0, 1, 2, 5, 20, 60, 300))
+    frames, end = run(made, made.random() < 0.3, first, count, after)
     frames.append(end)
-    if rng.random() < 0.1:
+    if made.random() < 0.1:
         frames.insert(rng.randrange(len(frames)), rng.choice(BETWEEN))
-    stream = b"".join(frames) if rng.random() < 0.3 else mutated(rng, frames)
-    flags = {"keep": rng.random() < 0.5, "after": after}
+    stream = b"".join(frames) if made.random() < 0.3 else mutated(rng, frames)
+    flags = {"keep": made.random() < 0.5, "after": after}
     return Case("replies", stream, rng.choice((0, rng.randrange(1 << 32))), flags)

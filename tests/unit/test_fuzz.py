@@ -39,7 +39,7 @@ def test_real_answers_are_understood():
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "300")),
     deadline=None,
     database=None,
     print_blob=True,
