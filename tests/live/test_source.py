@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from datetime import timedelta
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.admin import delete_consumers
-from ..kits.options import BELOW, connection_of
+from ..kits.options import BELOW
 from ..kits.partitions import update
 from ..kits.reading import query
-from ..kits.servers import DevServer
 
 __all__ = ["query"]
 
@@ -321,60 +317,6 @@ def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
     assert sequences(anew, tasks) == list(range(11, 31))
 
 
-@pytest.fixture
-def taken_back(tmp_path):
-    """A stream S of ten messages that was read to its end, and taken back to its first six."""
-    with DevServer(store_dir=tmp_path / "store") as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-
-        def publish(n: int) -> None:
-            for _ in range(n):
-                js.publish("S.a", b"x", [])
-
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        publish(6)
-        server.stop()
-        shutil.copytree(tmp_path / "store", tmp_path / "copy")
-        server.restart()
-        publish(4)
-        source = StreamReader(parse_stream({"servers": server.url, "stream": "S"}))
-        _, end, tasks = planned(source)
-        assert sequences(source, tasks) == list(range(1, 11))
-        source.stop()
-        server.stop()
-        shutil.rmtree(tmp_path / "store")
-        shutil.copytree(tmp_path / "copy", tmp_path / "store")
-        server.restart()
-        yield server, end, publish
-        client.close()
-
-
-def test_a_stream_taken_back_is_named(taken_back):
-    """
-    A stream that ends before the checkpoint is said to be an older copy, with both sequences, and
-    not to be another stream; so it is when a batch that was planned is run again. With
-    failOnDataLoss=false all that it holds is read once more, and what comes then.
-    """
-    server, end, publish = taken_back
-    options = {"servers": server.url, "stream": "S"}
-    strict = StreamReader(parse_stream(options))
-    with pytest.raises(
-        DataLossError, match="ends at sequence 6, and was read up to 10.* 7 to 10 are gone"
-    ):
-        planned(strict, end)
-    with pytest.raises(DataLossError, match="ends at sequence 6, and was read up to 10"):
-        strict.partitions(end | {"sequences": [4]}, end)
-    strict.stop()
-
-    lenient = StreamReader(parse_stream(options | {"failOnDataLoss": "false"}))
-    for there in ([1, 2, 3, 4, 5, 6], [7, 8, 9], [10, 11, 12]):
-        _, end, tasks = planned(lenient, end)
-        assert sequences(lenient, tasks) == there
-        publish(3)
-    lenient.stop()
-
-
 def test_transforms_that_disagree_are_refused(js, new_stream, reader):
     """A stream whose transforms make different partitions has no layout to follow."""
     name = new_stream()
@@ -414,23 +356,3 @@ def test_a_pending_batch_of_a_stream_that_is_no_more(js, new_stream, publish, re
 
     assert replayed == []
     assert found == list(range(1, 151))
-
-
-def test_a_commit_does_not_wait_for_a_consumer_that_is_gone(js, new_stream, publish, reader):
-    """Settling passes over a consumer that was deleted and settles the others."""
-    name = new_stream(retention="interest")
-    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
-               "consumer": "c", "requestTimeout": "20s"}  # fmt: skip
-    source = reader(**options)
-    start, base, _ = planned(source)
-    publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
-    _, end, tasks = planned(source, base)
-    read = sequences(source, tasks)
-    delete_consumers(js, [(name, "c-0")])
-    began = time.monotonic()
-    source.commit(end)
-    took = time.monotonic() - began
-
-    assert read == list(range(1, 11))
-    assert took < 20, "the commit waited for an answer that never comes"
-    assert js.stream_info(name).messages <= 5

@@ -65,105 +65,70 @@ class Driver:
 
 
 @pytest.mark.slow
-def test_the_second_takes_over_when_the_first_is_killed(
+def test_five_take_overs(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     """
-    Of two identical queries with a checkpoint each the second waits; when driver, JVM and workers
-    of the first are killed with SIGKILL while messages keep coming, it delivers the rest. Every
-    message is delivered, and twice only those of the first one's last batch.
+    Two identical queries with a checkpoint each. Five times the one that reads is killed with JVM
+    and workers, amid a batch, while messages keep coming; the other one reads on, and the killed
+    one is started again and waits. It runs the batch that it was amid without rows, as the other
+    one has committed them. Every message is delivered, and at a take-over no more than the batch of
+    the dead one comes twice.
     """
-    name = new_stream()
+    name, total = new_stream(), 0
     options: dict[str, Any] = {
         "servers": nats_server.url, "consumer": "hot", "maxRecordsPerTrigger": 20,
         "standby": "true", "priorityTimeout": "12s",
         "stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
     }  # fmt: skip
-    publish(numbered(name, 40, 2))
-    first = Driver(tmp_path, "first", options)
-    second: Driver | None = None
-    try:
-        first.wait_for(lambda driver: len(driver.rows()) >= 40)
-        second = Driver(tmp_path, "second", options)
-        second.wait_for(lambda driver: len(driver.batches()) > 0)  # batch 0, without rows
-        total = 40
+
+    def grow(*drivers: Driver) -> None:
+        """Ten messages more, all of which come, from one of these."""
+        nonlocal total
         js.stream_names()  # dials anew where the server cut a connection that was idle for minutes
-        before = len(first.batches())
-        while len(first.batches()) < before + 4:  # it is killed while batches are under way
-            publish(numbered(name, 10, 2, start=total))
-            total += 10
-            time.sleep(0.1)
-            assert first.process.poll() is None, first.log.read_text()[-3000:]
-        early = second.rows()
-        killed = time.time()
-        first.kill()
-        for _ in range(4):
-            publish(numbered(name, 10, 2, start=total))
-            total += 10
+        publish(numbered(name, 10, 2, start=total))
+        total += 10
         everything = set(range(total))
-        done = set(first.rows())
-        second.wait_for(lambda driver: done | set(driver.rows()) == everything)
-    finally:
-        first.kill()
-        if second is not None:
-            second.kill()
-    took_s = next(at for at, rows in second.batches() if rows) - killed
-    record_property("take_over_s", round(took_s, 1))
-    logger.warning("took over %.1fs after the kill, with a priorityTimeout of 12s", took_s)
-    ours, theirs = first.rows(), second.rows()
-    last = next(set(rows) for _, rows in reversed(first.batches()) if rows)
+        drivers[-1].wait_for(lambda _: everything <= {n for d in drivers for n in d.rows()})
 
-    assert early == []
-    assert len(ours) == len(set(ours)) and len(theirs) == len(set(theirs))
-    assert set(ours) | set(theirs) == everything
-    assert set(ours) & set(theirs) <= last
-    assert len(set(ours) & set(theirs)) <= 20
-
-
-@pytest.mark.slow
-def test_one_that_comes_back_leaves_out_what_another_has_committed(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path
-) -> None:
-    """
-    A query is killed amid a batch, and a second one takes over. Started again, and at its turn when
-    the second one is killed, the first runs that batch without rows, and goes on where the second
-    was: twice come only rows of the second one's last batch.
-    """
-    name = new_stream()
-    options: dict[str, Any] = {
-        "servers": nats_server.url, "consumer": "back", "standby": "true", "priorityTimeout": "12s",
-        "stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
-    }  # fmt: skip
-    publish(numbered(name, 10, 2))
     drivers = [Driver(tmp_path, "first", options)]
+    took_s, twice = [], []
     try:
-        first = drivers[0]
-        first.wait_for(lambda driver: len(driver.rows()) >= 10)
-        (tmp_path / "hold-first").touch()
-        js.stream_names()  # dials anew where the server cut a connection that was idle for minutes
-        publish(numbered(name, 10, 2, start=10))
-        first.wait_for(lambda driver: (tmp_path / "held-first").exists())
-        amid = len(first.batches())
-        first.kill()
-        (tmp_path / "hold-first").unlink()
-        drivers.append(second := Driver(tmp_path, "second", options))
-        second.wait_for(lambda driver: set(range(10, 20)) <= set(driver.rows()))
-        js.stream_names()
-        publish(numbered(name, 10, 2, start=20))
-        second.wait_for(lambda driver: set(range(20, 30)) <= set(driver.rows()))
-        second.kill()
-        last = next(set(rows) for _, rows in reversed(second.batches()) if rows)
-        drivers.append(again := Driver(tmp_path, "first", options))
-        js.stream_names()
-        publish(numbered(name, 10, 2, start=30))
-        again.wait_for(lambda driver: set(range(30, 40)) <= set(driver.rows()))
+        grow(drivers[0])
+        for turn in range(5):
+            reads = drivers[-1]
+            drivers.append(
+                waits := Driver(tmp_path, "second" if turn % 2 == 0 else "first", options)
+            )
+            before = len(waits.rows())
+            waits.wait_for(lambda driver: "waits: " in driver.log.read_text())
+            hold = tmp_path / f"hold-{reads.name}"
+            held = tmp_path / f"held-{reads.name}"
+            held.unlink(missing_ok=True)
+            hold.touch()
+            publish(numbered(name, 10, 2, start=total))
+            total += 10
+            reads.wait_for(lambda _, held=held: held.exists())
+            assert len(waits.rows()) == before
+            killed = time.time()
+            reads.kill()
+            hold.unlink()
+            grow(reads, waits)
+            came = waits.rows()[before:]
+            took_s.append(next(at for at, rows in waits.batches() if rows and at > killed) - killed)
+            twice.append(set(came) & set(reads.rows()))
+            last = next(set(rows) for _, rows in reversed(reads.batches()) if rows)
+            assert twice[-1] <= last
     finally:
         for driver in drivers:
             driver.kill()
-    ours, theirs = again.rows(), second.rows()
+    record_property("take_over_s", [round(each, 1) for each in took_s])
+    logger.warning(
+        "five take-overs with a priorityTimeout of 12 s took %s s; rows that came twice: %s",
+        [round(each, 1) for each in took_s], [len(each) for each in twice],
+    )  # fmt: skip
 
-    assert again.batches()[amid][1] == []
-    assert len(ours) == len(set(ours)) and len(theirs) == len(set(theirs))
-    assert set(ours) | set(theirs) == set(range(40))
-    assert set(ours) & set(theirs) <= last <= set(range(20, 30))
+    for driver in drivers[-2:]:
+        assert len(driver.rows()) == len(set(driver.rows()))
+    assert {n for driver in drivers for n in driver.rows()} == set(range(total))
