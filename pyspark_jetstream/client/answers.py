@@ -39,8 +39,8 @@ _NUMBERS: Final = """
 
 _FLAGS: Final = """
     allow_atomic allow_batched allow_direct allow_msg_counter allow_msg_schedules allow_msg_ttl
-    allow_rollup_hdrs current deny_delete discard_new_per_subject headers_only offline paused
-    push_bound sealed
+    allow_rollup_hdrs current deny_delete deny_purge discard_new_per_subject headers_only offline
+    paused push_bound sealed
 """.split()
 
 _TEXTS: Final = """

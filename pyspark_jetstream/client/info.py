@@ -163,12 +163,12 @@ class ConsumerInfo:
     """Pulls that are open."""
     created: str = ""
     """Creation time of the consumer, in the server's text."""
-    now: datetime | None = None
-    """The server's clock, when it said so."""
     pause_s: float = 0.0
     """Seconds that it is still paused (`nats consumer pause`); 0 where it is not."""
     ack_floor: int = 0
     """The stream sequence up to which all is acknowledged."""
+    pinned_s: float = 0.0
+    """Seconds since the client was pinned, by the server's clock; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
     """An answer of CONSUMER.INFO."""
     delivered = answer["delivered"]
     groups = answer.get("priority_groups") or [{}]
-    now = parse_time(answer["ts"]) if answer.get("ts") else None
+    now, then = answer.get("ts"), groups[0].get("pinned_ts")
     return ConsumerInfo(
         name=answer["name"],
         consumer_seq=delivered["consumer_seq"],
@@ -272,9 +272,9 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
         num_ack_pending=answer.get("num_ack_pending", 0),
         num_waiting=answer.get("num_waiting", 0),
         created=answer.get("created") or "",
-        now=now,
         pause_s=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,
         ack_floor=(answer.get("ack_floor") or {}).get("stream_seq", 0),
+        pinned_s=(parse_time(now) - parse_time(then)).total_seconds() if now and then else 0.0,
     )
 
 

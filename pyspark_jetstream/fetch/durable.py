@@ -38,7 +38,7 @@ class Durable:
     """That of the stream."""
     replicas: int = 1
     """Those of the stream."""
-    priority_timeout_s: float | None = None
+    priority_timeout_s: float = 0.0
     metadata: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -61,12 +61,11 @@ def consumer_config(of: Durable) -> dict[str, Any]:
         "num_replicas": of.replicas,
         "priority_groups": [of.group],
         "priority_policy": "pinned_client",
+        "priority_timeout": round(of.priority_timeout_s * 1e9),
         "metadata": dict(of.metadata),
     }
     if of.filter is not None:
         config["filter_subject"] = of.filter
-    if of.priority_timeout_s is not None:
-        config["priority_timeout"] = round(of.priority_timeout_s * 1e9)
     if of.retention == "limits":
         # Nothing is lost with it, so one whose query is gone may go, too.
         config["mem_storage"] = True

@@ -8,6 +8,7 @@ from ..client.info import ConsumerInfo, StreamInfo
 from ..errors import OptionError
 from ..fetch.assumptions import changed_fields, in_words
 from ..fetch.durable import Durable, consumer_config
+from ..fetch.owner import Owner
 
 
 def position_of(durable: Durable, info: ConsumerInfo, stream: StreamInfo) -> int:
@@ -19,13 +20,27 @@ def position_of(durable: Durable, info: ConsumerInfo, stream: StreamInfo) -> int
     return max(0, info.stream_seq - (1 if info.consumer_seq else 0))  # dealt with the pin
 
 
-def check_fits(durable: Durable, info: ConsumerInfo) -> None:
+def check_fits(durable: Durable, info: ConsumerInfo, me: Owner | None) -> None:
     """
-    Refuses a consumer that is there already and is not one of a query, or of another kind.
+    Refuses a consumer that is there already and is not one of a query, or of another kind; and one
+    that alone knows what another query has not read.
+
+    Args:
+        me: this run of the query; None where it stands by for others.
 
     Raises:
         OptionError: What it has, and what this query needs.
     """
+    other = Owner.of(info.config)
+    is_others = me is not None and other is not None and other.query not in ("", me.query)
+    if is_others and durable.retention != "limits":
+        raise OptionError(
+            "consumer",
+            f"'{durable.name}' is that of {other}, which has another checkpoint: give this query"
+            " another consumer. If that query is not to go on, delete its consumers"
+            f" (`nats consumer rm {durable.stream} {durable.name}`); what only it had not read goes"
+            " then",
+        )
     for key, has, needs in changed_fields(consumer_config(durable), info.config):
         raise OptionError(
             "consumer",
@@ -58,7 +73,6 @@ def _way_out(durable: Durable, key: str) -> str:
 def updated(durable: Durable, info: ConsumerInfo) -> dict[str, Any]:
     """The configuration that is there, with the owner and the timeout of this run."""
     wanted = consumer_config(durable)
-    mine = {"metadata": (info.config.get("metadata") or {}) | wanted["metadata"]}
-    if "priority_timeout" in wanted:
-        mine["priority_timeout"] = wanted["priority_timeout"]
-    return info.config | mine
+    metadata = (info.config.get("metadata") or {}) | wanted["metadata"]
+    timeout = wanted["priority_timeout"]
+    return info.config | {"metadata": metadata, "priority_timeout": timeout}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -39,7 +39,10 @@ _GONE_S: Final = 1.5
 
 _TRY_S: Final = 3.0
 _TRY_PAUSE_S: Final = 0.02
-"""Seconds for which a proof is tried, and between tries: a pull may just have ended."""
+"""Seconds for which a standby tries a proof, and between tries: a pull may just have ended."""
+
+_LATE_S: Final = 1.0
+"""For so long a pin that this run has not heard of may be its own; its message is on the way."""
 
 _YIELD_S: Final = 4.0
 """Seconds that a query with `standby` leaves its seat to others when it was unpinned."""
@@ -55,26 +58,25 @@ class Silence:
         self._since = self._looked = -math.inf
         self._had_pin = False
 
-    def is_free(self, info: ConsumerInfo, now: float, term_s: float) -> bool:
-        """
-        Notes a look.
-
-        Args:
-            term_s: seconds that a seat is kept for one that is silent.
-        """
+    def is_free(self, info: ConsumerInfo, now: float) -> bool:
+        """Notes a look; whether the one that has it was silent for as long as it is kept."""
         is_held = bool(info.pinned_id or info.num_waiting)
         if is_held or now - self._looked > _BLIND_S:
             self._since = now
             self._had_pin = bool(info.pinned_id)
         self._looked = now
-        return not is_held and now - self._since >= min(
-            term_s, _GONE_S if self._had_pin else math.inf
-        )
+        enough_s = min(kept_s(info), _GONE_S if self._had_pin else math.inf)
+        return not is_held and now - self._since >= enough_s
 
     @property
     def silent_s(self) -> float:
         """Seconds, as of the last look."""
         return max(0.0, self._looked - self._since) if self._since > -math.inf else 0.0
+
+
+def kept_s(info: ConsumerInfo) -> float:
+    """Seconds that a seat is kept for one that is silent."""
+    return float(info.config.get("priority_timeout", 0)) / 1e9
 
 
 class Holder:
@@ -84,28 +86,22 @@ class Holder:
         self._options = options
         self._seats = seats
         self._js = js
-        self._held = False
-        """Whether this run has sat, and was not fenced since."""
-        self._proved = -math.inf
-        """Time of the last look that showed that nobody can take the seat for a while."""
-        self._unproved: float | None = None
-        """Time since which a proof is asked for in vain."""
-        self._doubted = 0.0
-        """Time when the pin was found gone."""
-        self._stranger = ""
-        """A pin that is another one's, as of the last look."""
+        self._proved: float | None = None
+        """
+        Time of the last look that showed that nobody can take the seats for a while; None where
+        this run has not sat, or was fenced since.
+        """
         self._silence = Silence()
-        self._waits_for: Owner | None = None
+        self._other: Owner | None = None
+        """The query that had the seats at the last look, if that was another one."""
         self._said = -math.inf
-        self._theirs: tuple[int, ...] = ()
-        """Where the seats stood when this run sat down, if that was with `standby`."""
-        self._created: dict[str, str] = {}
-        """Creation time of the streams then, by name, if they were another query's."""
+        self._taken: Offset | None = None
+        """Where the seats stood when this run sat down with `standby`, until it is there."""
 
     @property
     def holds(self) -> bool:
         """Whether this run holds the query, for all it knows without asking."""
-        return self._held and self._seats.is_prepared
+        return self._proved is not None and self._seats.is_prepared
 
     @property
     def must_prove(self) -> bool:
@@ -114,7 +110,7 @@ class Holder:
 
     # ── who has sat ──────────────────────────────────────────────────────────────────────────
 
-    def see(self, info: ConsumerInfo | None, at: float) -> None:
+    def see(self, info: ConsumerInfo, at: float) -> None:
         """
         Notes a look at the first seat.
 
@@ -124,120 +120,135 @@ class Holder:
         Raises:
             QueryFencedError: The query is another run's by now.
         """
-        if info is None:
-            return
         owner, me, pins = Owner.of(info.config), self._seats.me, self._seats.pins
-        if me is not None and owner is not None and not owner.is_run(me):
+        if owner is not None and not owner.is_run(me):
+            self._other = owner
             raise QueryFencedError(self._seats.prefix, f"{owner} took the place of {me}")
-        now, mine = time.monotonic(), pins.id_of(0)
-        if info.pinned_id != mine:
-            if info.pinned_id and info.pinned_id == self._stranger:
-                self._seats.unpin()  # it is nobody who has a right to it
-                pins.trust()
-            elif not info.pinned_id and not pins.doubts(0):
-                self._doubted = now
-                pins.doubt(0)
-            self._stranger = info.pinned_id
-        elif pins.is_fresh(0, at - self.term_s / 3) and (mine or info.num_waiting):
-            self._proved, self._unproved = at, None
-        if pins.doubts(0):
-            self._doubted = self._doubted or now
-            if not self._options.standby or now - self._doubted > _YIELD_S:
-                self._doubted = 0.0
-                pins.trust()
+        mine = pins.id
+        if info.pinned_id == mine:
+            if (mine or info.num_waiting) and pins.is_fresh(at - self._third_s):
+                self._proved = at
+        elif not info.pinned_id:
+            self._proved = -math.inf
+            pins.doubt()
+        elif info.pinned_s > _LATE_S:
+            self._seats.unpin()  # it is nobody who has a right to it
+            pins.trust()
+        yields_s = _YIELD_S if self._options.standby else 0.0
+        if pins.doubted is not None and time.monotonic() - pins.doubted >= yields_s:
+            pins.trust()
 
     def is_proved(self) -> bool:
         """
         Whether nobody can take this run's place before `priorityTimeout` less two thirds is over;
-        asks the server if that is not known.
+        asks the server if that is not known. One with `standby` asks again later.
 
         Raises:
             QueryFencedError: Somebody has.
-            ReadTimeoutError: It could not be known for `priorityTimeout`, though nobody else waits.
+            ReadTimeoutError: It could not be known for `priorityTimeout` (or `requestTimeout`, if
+                that is longer).
             PermissionsError: The user may not pull at the seats.
         """
-        now = time.monotonic()
-        if now - self._proved < self.term_s / 3:
+        now, options = time.monotonic(), self._options
+        if self._proved is None or not self._seats.is_prepared:
+            return False
+        if now - self._proved < self._third_s:
             return True
-        if self._seats.pins.denied is not None:
-            raise self._seats.pins.denied
-        ((stream, name), *_) = self._seats.names
-        tries = Patience(_TRY_S, pause_s=_TRY_PAUSE_S)
+        first, pins = self._seats.names[0], self._seats.pins
+        wait_s = max(options.term_s, options.connection.request_timeout_s)
+        tries = Patience(_TRY_S if options.standby else wait_s, None, _TRY_PAUSE_S, _LOOK_S)
         while True:
+            if pins.denied is not None:
+                raise pins.denied
             now = time.monotonic()
             try:
-                self.see(self._seats.quick.consumer_infos([(stream, name)])[0], now)
+                (info,) = self._seats.quick.consumer_infos([first])
+                if info is None:  # the next look makes it anew
+                    return False
+                self.see(info, now)
             except JetStreamError as error:
-                if not error.retryable:  # else the next look waits for the server
+                if not error.retryable:
                     raise
             if self._proved == now:
                 return True
+            if options.standby and pins.doubted is not None:
+                return self._wait("its pin was taken away")
             if tries.over:
                 break
             tries.pause()
-        self._unproved = self._unproved or now
-        if not self._options.standby and now - self._unproved > self.term_s:
-            raise ReadTimeoutError(
-                stream,
-                0,
-                f"the query could not show for {self.term_s:.0f} s (priorityTimeout) that it holds"
-                f" the consumer '{name}'. Is another client pulling by it, or is its leader away?",
-            )
-        return False
+        if options.standby:
+            return False
+        raise ReadTimeoutError(
+            first[0],
+            0,
+            f"the query could not show for {wait_s:.0f} s that it holds the consumer '{first[1]}'."
+            " Is another client pulling by it, or is its leader away?",
+        )
 
     @property
-    def term_s(self) -> float:
-        """Seconds that a seat is kept for one that is silent."""
-        return self._seats.term_s
+    def _third_s(self) -> float:
+        return self._options.term_s / 3
 
-    def admit(self, first: ConsumerInfo | None, query: str) -> bool:
+    def prepare(self, start: Offset, resumed: bool, infos: Mapping[str, StreamInfo]) -> bool:
         """
-        Waits until a seat falls free that another query has.
+        Once a run, when the offsets are safe: every consumer exists and stands at `start`, and
+        what the run before committed but could not settle is settled. Waits for seats of another
+        query to fall free.
 
         Returns:
-            Whether it has waited.
+            Whether this was the time.
 
         Raises:
-            OptionError: It did not within `priorityTimeout`; names the query.
+            OptionError: A consumer of that name is of another kind, or another query's, which did
+                not fall silent within `priorityTimeout`; names the query.
+            ReadError: The server refuses to make one.
         """
-        if not _is_others(first, query):
+        seats = self._seats
+        if seats.is_prepared or seats.layout.is_several:
             return False
-        began = time.monotonic()
-        while first is not None:
-            now = time.monotonic()
-            owner, name = Owner.of(first.config), first.name
-            term_s = max(self.term_s, float(first.config.get("priority_timeout") or 0) / 1e9)
-            if self._silence.is_free(first, now, term_s):
-                logger.warning("consumer=%s was that of %s, of which nothing is heard", name, owner)
+        seats.expect(start)
+        while True:
+            self._admit(start.query)
+            if seats.sit(start, infos, resumed) is not None:
                 break
-            if now - began > term_s + _GONE_S:
+        self._place(start, infos)
+        return True
+
+    def _admit(self, query: str) -> None:
+        """Waits until the first seat falls free, if another query has it."""
+        began, first = time.monotonic(), self._first()
+        while first is not None and (owner := _other(first, query)) is not None:
+            now, name = time.monotonic(), first.name
+            if self._silence.is_free(first, now):
+                logger.warning("consumer=%s was that of %s, of which nothing is heard", name, owner)
+                return
+            if now - began > kept_s(first) + _GONE_S:
                 raise OptionError(
                     "consumer",
                     f"'{name}' is that of {owner}, which reads: give this query another consumer,"
                     " or both standby=true, and the second one waits for the first",
                 )
             time.sleep(_LOOK_S)
-            first = self._js.consumer_infos(self._seats.names[:1])[0]
-        return True
+            first = self._first()
 
-    def sit(self) -> None:
-        """Notes that this run has made the seats its own."""
-        self._held, self._proved, self._doubted, self._unproved = True, -math.inf, 0.0, None
+    def _first(self) -> ConsumerInfo | None:
+        """The first seat; None where it is not there."""
+        return self._js.consumer_infos(self._seats.names[:1])[0]
+
+    def _place(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
+        self._seats.place(start, infos)
+        self._proved = -math.inf
 
     def lose(self, error: QueryFencedError) -> None:
-        """Another query has them: this one gives up all, and waits for its turn."""
+        """Another query has the seats: this one gives up all, and waits for its turn."""
         logger.warning("standby: %s; this query waits for its turn again", error.detail)
-        self._held, self._silence, self._waits_for = False, Silence(), None
+        self._proved, self._silence = None, Silence()
         self._seats.leave()
 
     # ── a standby ────────────────────────────────────────────────────────────────────────────
 
     def take_turn(
-        self,
-        own: Offset,
-        is_new: bool,
-        infos: Mapping[str, StreamInfo],
-        lost: Callable[[str, int, str], None],
+        self, own: Offset, is_new: bool, infos: Mapping[str, StreamInfo]
     ) -> Offset | None:
         """
         Start of the next batch of a query with `standby`; None while it waits for its turn.
@@ -247,7 +258,7 @@ class Holder:
             is_new: whether it has none yet.
         """
         try:
-            if not self.holds and not self._may_sit(own, is_new, infos, lost):
+            if not self.holds and not self._may_sit(own, is_new, infos):
                 return None
             if not self.is_proved():
                 return None
@@ -258,13 +269,15 @@ class Holder:
 
     def is_past(self, upto: Offset, infos: Mapping[str, StreamInfo]) -> bool:
         """Whether all up to here was committed by the query whose place was taken."""
+        if self._taken is None or self._other is None:
+            return False
         same = all(infos[name].created == made for name, made in upto.streams.items())
-        pairs = zip(self._theirs, upto.sequences, strict=False)
-        return bool(self._created) and same and all(theirs >= mine for theirs, mine in pairs)
+        pairs = zip(self._taken.sequences, upto.sequences, strict=True)
+        return same and all(theirs >= mine for theirs, mine in pairs)
 
     def report(self) -> dict[str, Any]:
         """As the progress shows it: whether this query reads, else who does, how long silent."""
-        who = self._waits_for
+        who = self._other
         if self.holds or who is None:
             return {"active": self.holds}
         silent_s = round(self._silence.silent_s, 1)
@@ -273,60 +286,56 @@ class Holder:
             "silent": silent_s,
         }  # fmt: skip
 
-    def _may_sit(
-        self,
-        own: Offset,
-        is_new: bool,
-        infos: Mapping[str, StreamInfo],
-        lost: Callable[[str, int, str], None],
-    ) -> bool:
+    def _may_sit(self, own: Offset, is_new: bool, infos: Mapping[str, StreamInfo]) -> bool:
         """One look at the first seat; makes all this run's own if it may."""
-        seats, now = self._seats, time.monotonic()
-        seats.name(own)
-        (first,) = self._js.consumer_infos(seats.names[:1])
-        if first is None and not (is_new or self._held or _has_read(own)):
+        seats = self._seats
+        seats.expect(own)
+        first = self._first()
+        if first is None and not (is_new or self._proved is not None or _has_read(own)):
             return self._wait("nobody has made the consumers by which it could see where to go on;"
                 " start the query that read last first, or this one with a new"
                 " checkpointLocation")  # fmt: skip
-        if first is None and self._waits_for is not None:
-            return self._wait(f"the consumers are gone, and {self._waits_for} is to make them anew")
-        others = _is_others(first, own.query)
-        if first is not None and others:
-            self._waits_for = Owner.of(first.config)
-            term_s = max(self.term_s, float(first.config.get("priority_timeout") or 0) / 1e9)
-            if not self._silence.is_free(first, now, term_s):
-                return self._wait(f"{self._waits_for} reads")
+        if first is None and self._proved is None and self._other is not None:
+            return self._wait(f"the consumers are gone, and {self._other} is to make them anew")
+        self._other = other = _other(first, own.query) if first is not None else None
+        if first is not None and other is not None:
+            if not self._silence.is_free(first, time.monotonic()):
+                return self._wait(f"{other} reads")
             if None in self._js.consumer_infos(seats.names):
-                return self._wait(f"{self._waits_for} is to make its consumers anew")
-        taken = seats.sit(own, infos, not is_new and not others, lost)
-        if taken is None:
+                return self._wait(f"{other} is to make its consumers anew")
+        stood = seats.sit(own, infos, not is_new and other is None)
+        if stood is None:
             return self._wait("another query was faster")
-        self._theirs = tuple(
+        sequences = tuple(
             mine if at is None else max(at, mine) if _has_read(own) else at
-            for at, mine in zip(taken, own.sequences, strict=True)
+            for at, mine in zip(stood, own.sequences, strict=True)
         )
-        self._created = {name: infos[name].created for name in own.streams} if others else {}
-        if others:
+        made = {name: infos[name].created for name in own.streams} if other else own.streams
+        self._taken = replace(own, sequences=sequences, streams=made)
+        if other is not None:
             logger.warning(
                 "standby: consumer=%s: %s reads from now on, in place of %s, of which nothing was"
                 " heard for %.1f s",
-                seats.prefix, seats.me, self._waits_for, self._silence.silent_s,
+                seats.prefix, seats.me, other, self._silence.silent_s,
             )  # fmt: skip
-        self._waits_for = None
-        seats.place(self._onward(own), not is_new, infos)
-        self.sit()
+        self._place(self._onward(own), infos)
         return True
 
     def _onward(self, own: Offset) -> Offset:
         """Where a query goes on: where the seats stood, or further on if it has read further."""
-        created = {**own.streams, **self._created}
+        if self._taken is None:
+            return own
+        created = self._taken.streams
         sequences = tuple(
             max(theirs, mine)
             if _has_read(own) and own.streams[p.stream] == created[p.stream]
             else theirs
-            for p, theirs, mine in zip(self._seats.layout, self._theirs, own.sequences, strict=True)
+            for p, theirs, mine in zip(
+                self._seats.layout, self._taken.sequences, own.sequences, strict=True
+            )
         )
         if sequences == own.sequences:
+            self._taken = None
             return own
         return replace(
             own, sequences=sequences, streams=created, idle=frozenset(), resumed=(), marks={},
@@ -357,7 +366,7 @@ def _has_read(own: Offset) -> bool:
     return own.sequences != own.base or bool(own.resumed)
 
 
-def _is_others(first: ConsumerInfo | None, query: str) -> bool:
-    """Whether the first seat is that of another query."""
-    owner = Owner.of(first.config) if first is not None else None
-    return owner is not None and owner.query not in ("", query)
+def _other(first: ConsumerInfo, query: str) -> Owner | None:
+    """The other query whose seat the first one is; None where it is this one's, or nobody's."""
+    owner = Owner.of(first.config)
+    return owner if owner is not None and owner.query not in ("", query) else None

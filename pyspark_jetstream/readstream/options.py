@@ -199,6 +199,11 @@ class SourceOptions(StreamOptions):
     ending: Starting
     """End beyond which nothing is read, whatever comes."""
 
+    @property
+    def term_s(self) -> float:
+        """Seconds that the server keeps a pin for one that is silent."""
+        return self.priority_timeout_s or (30.0 if self.standby else 120.0)
+
 
 def _of_bucket(values: Values) -> Values:
     """The options of the stream of a Key-Value bucket, whose keys are read."""

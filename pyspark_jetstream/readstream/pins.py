@@ -8,12 +8,11 @@ the pin together with one message, headers only; the seat is put back at once.
 Rule: what is heard is a hint. What a stream holds the driver asks of the server, when a pull ends
 and every few seconds although none does. A thread has a connection of its own for this, so that the
 driver never waits for an answer, and pins are renewed while a batch is long. An id that is refused
-is forgotten, and nothing is pulled there until the driver has found that the seat is still its own.
+is forgotten, and no pin is asked for until the driver has found that the seats are still its own.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -27,9 +26,9 @@ from typing import Any, Final, NamedTuple
 from ..client import wire
 from ..client.acksubjects import ack_of
 from ..client.connection import Client, Connection
-from ..client.options import ConnectionOptions
 from ..errors import JetStreamError, PermissionsError
 from ..sanitize import get_logger
+from .options import SourceOptions
 
 logger = get_logger(__name__)
 
@@ -49,12 +48,19 @@ _TOO_LARGE: Final = "Message Size Exceeds MaxBytes"
 
 
 class _Pull(NamedTuple):
-    """One that is open."""
+    """The last one at a seat."""
 
-    partition: int
-    id: str
-    sent: float
-    until: float
+    token: str = ""
+    """The last one of its reply subject; "" once it has ended."""
+    id: str = ""
+    sent: float = -math.inf
+    until: float = -math.inf
+    """When it ends by itself; of one that has ended, when the next one is due."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits at the server, as far as is known."""
+        return self.token != "" and self.until > time.monotonic()
 
 
 @dataclass(slots=True)
@@ -69,10 +75,9 @@ class _Seat:
     """The pin that this driver has, for all it knows."""
     move: int | None = None
     """The sequence to which it is still to be moved."""
-    refused: bool = False
-    """Whether its pin was refused since the driver knew that the seat is its own."""
     accepted: float = -math.inf
     """When the last pull was sent that the server took under our pin."""
+    pull: _Pull = _Pull()
 
 
 class _Bell:
@@ -99,25 +104,17 @@ class _Bell:
 class Pins:
     """The pulls of one driver, by partition, and which of them have ended."""
 
-    def __init__(self, options: ConnectionOptions, group: str, renew_s: float) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.denied: PermissionsError | None = None
         """Why nothing is pulled, where the user may not."""
+        self.doubted: float | None = None
+        """Time since which a pin is known to be gone, and none is asked for."""
         self._options = options
-        self._group = group
-        self._renew_s = renew_s
-        """Seconds that a pull is open; the server counts a pin's time from each."""
         self._changed = threading.Condition()
         """Held for all that follows."""
-        self._seats: Sequence[_Seat] = ()
-        """By partition."""
-        self._rests_until = 0.0
-        """Time until which a pull that has ended is not sent again, unless the driver waits."""
-        self._open: dict[str, _Pull] = {}
-        """By the last token of a pull's reply subject."""
+        self._seats: list[_Seat] = []
+        """By partition; a new list is a new beginning."""
         self._came = False
-        self._begins_anew = False
-        self._tokens = itertools.count(1)
-        self._stopped = threading.Event()
         self._bell: _Bell | None = None
         self._thread: threading.Thread | None = None
 
@@ -130,7 +127,7 @@ class Pins:
         """
         with self._changed:
             self._seats = [_Seat(where, at.get(index)) for index, where in enumerate(seats)]
-            self._begins_anew = True
+            self.doubted = None
         if self._thread is None:
             self._bell = _Bell()
             self._thread = threading.Thread(
@@ -146,32 +143,41 @@ class Pins:
 
     def close(self) -> None:
         """Ends the thread."""
-        self._stopped.set()
-        if self._thread is not None and self._bell is not None:
-            self._ring()
-            self._thread.join(_JOIN_S)
-            self._thread = None
+        thread, self._thread = self._thread, None
+        self._ring()
+        if thread is not None:
+            thread.join(_JOIN_S)
+        if self._bell is not None and thread is not None and not thread.is_alive():
             self._bell.close()
+        self._bell = None
 
     # ── the driver ───────────────────────────────────────────────────────────────────────────
 
-    def id_of(self, partition: int) -> str:
-        """The pin that this driver has there, for all it knows; "" for none."""
+    @property
+    def id(self) -> str:
+        """The pin that this driver has at the first seat, for all it knows; "" for none."""
         with self._changed:
-            return self._seats[partition].id if self._seats else ""
+            return self._seats[0].id if self._seats else ""
 
-    def move(self, to: Mapping[int, int]) -> None:
-        """Moves the seats of these partitions to sequences, without waiting for it."""
+    def is_fresh(self, since: float) -> bool:
+        """Whether a pull of then or later is open at the first seat, or was taken by our pin."""
+        with self._changed:
+            for seat in self._seats[:1]:
+                return (seat.pull.sent if seat.pull.is_open else seat.accepted) >= since
+            return False
+
+    def move(self, to: Mapping[int, int], is_done: bool = False) -> None:
+        """
+        Moves the seats of these partitions to sequences, without waiting for it.
+
+        Args:
+            is_done: whether the driver does that itself.
+        """
         with self._changed:
             for partition, at in to.items() if self._seats else ():
-                self._seats[partition].at = self._seats[partition].move = at
+                seat = self._seats[partition]
+                seat.at, seat.move = at, None if is_done else at
         self._ring()
-
-    def moved(self, to: Mapping[int, int]) -> None:
-        """Notes that the driver moves them itself."""
-        with self._changed:
-            for partition, at in to.items() if self._seats else ():
-                self._seats[partition].at, self._seats[partition].move = at, None
 
     def wait(self, timeout_s: float) -> bool:
         """
@@ -182,45 +188,28 @@ class Pins:
             time.sleep(timeout_s)
             return False
         with self._changed:
-            is_resting, self._rests_until = self._rests_until > 0.0, 0.0
-        if is_resting:
-            self._ring()
-        with self._changed:
             self._changed.wait_for(lambda: self._came, timeout_s)
             came, self._came = self._came, False
-            return came
+        if came:
+            self._ring()  # for the next one
+        return came
 
     @property
     def hears(self) -> bool:
         """Whether a pull is open at each partition, as far as is known."""
         with self._changed:
-            there = {p.partition for p in self._open.values() if p.until > time.monotonic()}
-            return len(there) == len(self._seats) > 0
+            return bool(self._seats) and all(seat.pull.is_open for seat in self._seats)
 
-    def is_fresh(self, partition: int, since: float) -> bool:
-        """Whether a pull that was sent since then is open, or was taken under our pin."""
+    def doubt(self) -> None:
+        """Takes the first seat's pin for lost, and lets go of all that is open."""
         with self._changed:
-            of = [pull.sent for pull in self._open.values() if pull.partition == partition]
-            accepted = self._seats[partition].accepted if self._seats else -math.inf
-            return max(of, default=accepted) >= since
-
-    def doubts(self, partition: int) -> bool:
-        """Whether the pin was refused there."""
-        with self._changed:
-            return bool(self._seats) and self._seats[partition].refused
-
-    def doubt(self, partition: int) -> None:
-        """Takes the pin for lost, and lets go of what is open."""
-        with self._changed:
-            self._seats[partition].id, self._seats[partition].refused = "", True
-            self._begins_anew = True
+            self._seats = list(self._seats)
+            self._seats[0].id, self.doubted = "", time.monotonic()
         self._ring()
 
     def trust(self) -> None:
-        """Pulls again everywhere: the seats are this driver's."""
-        with self._changed:
-            for seat in self._seats:
-                seat.refused = False
+        """Asks for pins again: the seats are this driver's."""
+        self.doubted = None
         self._ring()
 
     def _ring(self) -> None:
@@ -230,96 +219,92 @@ class Pins:
     # ── the thread ───────────────────────────────────────────────────────────────────────────
 
     def _run(self, bell: _Bell) -> None:
-        client = Client(self._options)
-        while not self._stopped.is_set():
+        client = Client(self._options.connection)
+        while self._thread is not None and self.denied is None:
             try:
                 self._listen(client.connection, bell)
+            except PermissionsError as error:
+                logger.info("the driver hears nothing from now on: %s", error)
+                self.denied = error
             except JetStreamError as error:
                 logger.info("the driver hears nothing for a moment: %s", error)
-                if isinstance(error, PermissionsError):
-                    self.denied = error
                 client.drop()
-                self._stopped.wait(_PAUSE_S)
+                time.sleep(_PAUSE_S)
         client.close()
 
     def _listen(self, connection: Connection, bell: _Bell) -> None:
         """Pulls by one inbox: what was open by another the server forgets."""
-        inbox = wire.new_inbox(self._options.inbox_prefix)
+        inbox = wire.new_inbox(self._options.connection.inbox_prefix)
         sid = connection.subscribe(f"{inbox}.*")
         with self._changed:
-            self._open.clear()
-            self._begins_anew = False
-            for seat in self._seats:  # one may have been dealt a message whose way here was cut
+            seats = self._seats
+            for seat in seats:  # one may have been dealt a message whose way here was cut
+                seat.pull = _Pull()
                 seat.move = seat.at if seat.move is None and not seat.id else seat.move
-        while not (self._stopped.is_set() or self._begins_anew):
-            connection.send(self._due(inbox))
+        while self._thread is not None and self._seats is seats:
+            connection.send(self._due(seats, inbox))
             while connection.poll():
                 pass
             while (frame := connection.next_frame(float("-inf"))) is not None:
                 if frame.sid == sid:
-                    self._take(frame)
-            if not self._is_pending():
+                    self._take(seats, frame)
+            if all(seat.move is None for seat in seats):
                 connection.check(time.monotonic(), _SILENCE_S)
                 connection.wait(time.monotonic() + _PAUSE_S, bell.fd)
                 bell.heard()
         connection.unsubscribe(sid)
 
-    def _is_pending(self) -> bool:
-        with self._changed:
-            return any(seat.move is not None for seat in self._seats)
-
-    def _due(self, inbox: str) -> bytes:
+    def _due(self, seats: Sequence[_Seat], inbox: str) -> bytes:
         """What is to be sent now."""
-        now = time.monotonic()
-        api, sent = f"{self._options.api_prefix}.CONSUMER", []
+        now, open_s = time.monotonic(), self._options.term_s / 3
+        group, sent = self._options.priority_group, list[bytes]()
+        api = f"{self._options.connection.api_prefix}.CONSUMER"
         with self._changed:
-            for seat in self._seats:
+            for partition, seat in enumerate(seats):
+                of = ".".join(seat.where)
                 if seat.move is not None:  # the server ignores a reset that wants no answer
-                    subject, body = f"{api}.RESET.{'.'.join(seat.where)}", b'{"seq":%d}' % seat.move
-                    sent.append(wire.pub(subject, body, f"{inbox}.reset"))
+                    body = b'{"seq":%d}' % seat.move
+                    sent.append(wire.pub(f"{api}.RESET.{of}", body, f"{inbox}.reset"))
                     seat.move = None
-            self._open = {token: pull for token, pull in self._open.items() if pull.until > now}
-            there = {pull.partition for pull in self._open.values()}
-            if now >= self._rests_until and self.denied is None:
-                for partition, seat in enumerate(self._seats):
-                    if partition not in there and not seat.refused:
-                        token = str(next(self._tokens))
-                        self._open[token] = _Pull(partition, seat.id, now, now + self._renew_s)
-                        subject = f"{api}.MSG.NEXT.{'.'.join(seat.where)}"
-                        sent.append(wire.pub(subject, self._body(seat.id), f"{inbox}.{token}"))
+                rests = seat.pull.until > now and (seat.pull.is_open or self._came)
+                if rests or (self.doubted is not None and not seat.id):
+                    continue
+                seat.pull = _Pull(f"{partition}-{now * 1e6:.0f}", seat.id, now, now + open_s)
+                asked: dict[str, Any] = {"batch": 1, "expires": round(open_s * 1e9), "group": group}
+                asked |= {"max_bytes": 1, "id": seat.id} if seat.id else {}
+                body = json.dumps(asked).encode()
+                sent.append(wire.pub(f"{api}.MSG.NEXT.{of}", body, f"{inbox}.{seat.pull.token}"))
         return b"".join(sent)
 
-    def _body(self, id_: str) -> bytes:
-        body: dict[str, Any] = {"batch": 1, "expires": round(self._renew_s * 1e9)}
-        if id_:
-            body |= {"max_bytes": 1, "id": id_}
-        return json.dumps(body | {"group": self._group}).encode()
-
-    def _token_of(self, frame: wire.Frame) -> str:
-        """That of the pull which a frame answers; a message has its own subject."""
-        if not frame.reply:
-            return frame.subject.rsplit(b".", 1)[-1].decode("utf-8", "replace")
-        where = tuple(ack_of(frame.reply).consumer.decode("utf-8", "replace").split(".")[-2:])
-        open_ = [(token, pull) for token, pull in self._open.items() if not pull.id]
-        return next((t for t, pull in open_ if self._seats[pull.partition].where == where), "")
-
-    def _take(self, frame: wire.Frame) -> None:
+    def _take(self, seats: Sequence[_Seat], frame: wire.Frame) -> None:
         """Notes the end of a pull; ignores anything else, and what belongs to no open pull."""
         code, text = wire.status_of(frame.headers) if frame.headers else (0, "")
         with self._changed:
-            if self._begins_anew or code == _PENDING:
+            seat = _seat_of(seats, frame)
+            if seat is None or code == _PENDING or self._seats is not seats:
                 return
-            pull = self._open.pop(self._token_of(frame), None)
-            if pull is None or code in _ENDED:
+            pull, seat.pull = seat.pull, _Pull()
+            if code in _ENDED:
                 return
-            seat = self._seats[pull.partition]
+            seat.pull = _Pull(until=time.monotonic() + _PAUSE_S)
             self._came = True
-            self._rests_until = time.monotonic() + _PAUSE_S
             if code == 0:  # the message that brings the pin
                 seat.id = dict(wire.parse_headers(frame.headers)).get("Nats-Pin-Id", "")
                 seat.move = seat.at
             if code == 0 or _TOO_LARGE in text:
                 seat.accepted = pull.sent
             elif seat.id == pull.id:
-                seat.id, seat.refused = "", code == _UNPINNED
+                seat.id = ""
+                if code == _UNPINNED:
+                    self.doubted = time.monotonic()
             self._changed.notify_all()
+
+
+def _seat_of(seats: Sequence[_Seat], frame: wire.Frame) -> _Seat | None:
+    """That whose open pull a frame answers; a message has a subject of its own."""
+    if not frame.reply:
+        token = frame.subject.rsplit(b".", 1)[-1].decode("utf-8", "replace")
+        return next((seat for seat in seats if seat.pull.token == token), None)
+    where = tuple(ack_of(frame.reply).consumer.decode("utf-8", "replace").split(".")[-2:])
+    free = (seat for seat in seats if seat.pull.token and not seat.pull.id)
+    return next((seat for seat in free if seat.where == where), None)

@@ -64,8 +64,7 @@ class RangeDriver(Driver):
 
     def _enter(self) -> None:
         options = self._options
-        has_reset = self._client.connection.version >= RESETS
-        self._seats = Seats(self._survey.js, options, self._layout, has_reset)
+        self._seats = Seats(self._survey.js, options, self._layout, self._lost)
         self._holder = Holder(options, self._seats, self._survey.js)
         self._watched = WatchedStreams(options, self._survey, self._seats, self._lost)
         self._planner = BatchPlanner(options, self._survey, self._watched)
@@ -76,8 +75,6 @@ class RangeDriver(Driver):
         self._vain = 0
         """How often the driver was told that a message came since it planned a batch."""
         self._end = RunEnd(options, len(self._layout))
-        self._is_settled = True
-        """Whether what Spark has committed is settled."""
         self._origin: Offset | None = None
         """Offset that the symbolic start stands for."""
         self._waiting_since: float | None = None
@@ -170,10 +167,10 @@ class RangeDriver(Driver):
             self._prepare(begin.offset)
             if self._holder.must_prove and not self._holder.is_proved():
                 return begin.stay
-            if checked == own:
-                self._settle(own)  # Spark asks for what follows a batch when it has committed that
-            if self._options.standby and not self._is_settled:
-                return begin.stay  # whoever comes next would not know how far it is
+            # Spark asks for what follows a batch when it has committed that. Whoever comes next
+            # would not know how far a query with `standby` is.
+            if checked == own and not self._settle(own) and self._options.standby:
+                return begin.stay
         if self._end.is_frozen:
             self._await_resumed(begin.offset)
         # The first batch of a query is one also without rows: nothing is waited for.
@@ -193,15 +190,15 @@ class RangeDriver(Driver):
             self._watched.look()
             self._watched.report_deleted(upto)
         is_empty = offset.sequences == upto.sequences
-        if self._options.standby:
-            if is_empty and not self._holder.holds:
-                return []
-            self._await_turn(replace(offset, resumed=upto.resumed), is_initial(start))
+        if is_empty and self._options.standby:
+            return []
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         is_sure = plan is not None and self._options.fail_on_data_loss
         if not is_sure and not self._layout.is_several:  # those were looked at above
             self._look()
-        if not is_empty and self._options.standby and self._holder.is_past(upto, self._infos):
+        if self._options.standby:
+            self._await_turn(replace(offset, resumed=upto.resumed), is_initial(start))
+        if self._options.standby and self._holder.is_past(upto, self._infos):
             logger.warning(
                 "standby: this query runs the batch that it had begun without rows, because another"
                 " query has committed all rows of the batch"
@@ -221,22 +218,22 @@ class RangeDriver(Driver):
     def commit(self, end: Mapping[str, Any]) -> None:
         self._settle(Offset.from_json(end))
 
-    def _settle(self, offset: Offset) -> None:
-        """Settles all up to an offset that Spark has committed; never raises."""
+    def _settle(self, offset: Offset) -> bool:
+        """Settles all up to an offset that Spark has committed; whether it did. Never raises."""
         if offset.layout != self._layout or not self._infos:
-            return  # nothing was looked at yet: the next commit covers it
-        self._is_settled = False
+            return False  # nothing was looked at yet: the next commit covers it
         try:
             if self._holder.must_prove and not self._holder.is_proved():
-                return
+                return False
             self._seats.settle(offset, self._infos)
-            self._is_settled = True
         except JetStreamError as error:
             logger.warning(
                 "the batch is committed, and its messages are not acknowledged yet. The next"
                 " commit acknowledges them: %s",
                 error,
             )
+            return False
+        return True
 
     # ── whose turn it is ─────────────────────────────────────────────────────────────────────
 
@@ -244,9 +241,10 @@ class RangeDriver(Driver):
         """Looks at the streams and seats; raises if the query is another run's by now."""
         at = time.monotonic()
         self._watched.look()
-        if self._holder.holds and 0 in self._watched.seen.consumers:
+        first = self._watched.seen.consumers.get(0)
+        if self._holder.holds and first is not None:
             try:
-                self._holder.see(self._watched.seen.consumers[0], at)
+                self._holder.see(first, at)
             except QueryFencedError as error:
                 if not self._options.standby:
                     raise
@@ -256,14 +254,14 @@ class RangeDriver(Driver):
         """Start of the next batch: the checkpoint's; None while another query reads."""
         if not self._options.standby:
             return own
-        return self._holder.take_turn(own, initial, self._infos, self._lost)
+        return self._holder.take_turn(own, initial, self._infos)
 
     def _await_turn(self, own: Offset, initial: bool) -> None:
         """
         Returns when the query holds its seats: a batch that an earlier run left unfinished cannot
         be left out, and waits for as long as another query reads.
         """
-        while self._holder.take_turn(own, initial, self._infos, self._lost) is None:
+        while self._holder.take_turn(own, initial, self._infos) is None:
             self._watched.look()
 
     def _stay(self, start: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -338,8 +336,7 @@ class RangeDriver(Driver):
 
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
         """Makes the consumers; only ever once their names are in the write-ahead log."""
-        if self._seats.prepare(offset, resumed, self._infos, self._lost, self._holder.admit):
-            self._holder.sit()
+        if self._holder.prepare(offset, resumed, self._infos):
             self._watched.forget_consumers()
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
@@ -423,7 +420,7 @@ class RangeDriver(Driver):
         while self._seats.paused and self._upto(offset) != offset.sequences:
             time.sleep(_LOOK_EVERY_S)
             self._watched.look()
-            self._watched.check_consumers(offset)
+            self._watched.check_consumers()
 
     def _is_held_back(
         self, offset: Offset, upto: Sequence[int], there: Sequence[int | None]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -27,7 +27,8 @@ from typing import Any, Final
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import ApiError, OptionError
+from ..client.versions import RESETS
+from ..errors import ApiError
 from ..fetch.assumptions import edit_of, gone
 from ..fetch.durable import Durable, consumer_config, create, edited, refused
 from ..fetch.layout import Layout
@@ -41,45 +42,40 @@ from .pins import Pins
 
 logger = get_logger(__name__)
 
-
-STANDBY_S: Final = 30.0
-"""`priorityTimeout` of a query with `standby`, unless the option says another."""
-
-_SERVERS_S: Final = 120.0
-"""That of the server, unless a consumer says another."""
-
 _EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists."""
 
 
 class Seats:
-    """The consumers of all partitions of one query; several streams have none."""
+    """
+    The consumers of all partitions of one query; several streams have none.
+
+    Args:
+        lost: told of each loss, as that of `WatchedStreams`.
+    """
 
     def __init__(
-        self, js: JetStream, options: SourceOptions, layout: Layout, has_reset: bool
+        self,
+        js: JetStream,
+        options: SourceOptions,
+        layout: Layout,
+        lost: Callable[[str, int, str], None],
     ) -> None:
-        """
-        Args:
-            has_reset: whether the server has CONSUMER.RESET; without, they stay where they began.
-        """
         self.made: dict[int, str] = {}
-        """
-        By partition: when the consumers were made for which alone a stream keeps messages (not
-        `limits`), in the server's text.
-        """
+        """By partition when a consumer was made without which its stream drops messages."""
         self.layout = layout
-        self.term_s = options.priority_timeout_s or (STANDBY_S if options.standby else _SERVERS_S)
-        """Seconds that the server keeps a pin for one that is silent."""
-        self.pins = Pins(options.connection, options.priority_group, self.term_s / 3)
-        self.me: Owner | None = None
+        self.pins = Pins(options)
+        self.me = Owner("", "", 0)
         """This run of the query, once an offset says whose checkpoint it has."""
         self.prefix = ""
         """Beginning of the consumers' names."""
+        self.keeps_messages = False
+        """Whether a stream keeps messages for one of them."""
         self.is_prepared = False
         """Whether they are there, and this run's."""
         self._js = js
         self._options = options
-        self._has_reset = has_reset
+        self._lost = lost
         self._settled: dict[int, int] = {}
         """By partition the sequence up to which this run has settled."""
         self._paused = PausedConsumers(options.connection.command)
@@ -87,19 +83,15 @@ class Seats:
     @cached_property
     def quick(self) -> JetStream:
         """What proves and settles: its requests end before anybody else can have the seats."""
-        wait_s = min(self._options.connection.request_timeout_s, self.term_s / 3)
-        return JetStream(Client(replace(self._options.connection, request_timeout_s=wait_s)))
+        connection = self._options.connection
+        wait_s = min(connection.request_timeout_s, self._options.term_s / 3)
+        return JetStream(Client(replace(connection, request_timeout_s=wait_s)))
 
     def close(self) -> None:
         """Ends what listens."""
         self.pins.close()
         if "quick" in self.__dict__:
             self.quick.client.close()
-
-    @property
-    def keeps_messages(self) -> bool:
-        """Whether a stream keeps messages for one of them."""
-        return bool(self.made)
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -116,74 +108,33 @@ class Seats:
         """The partitions whose consumers were paused when they were looked at last."""
         return frozenset(self._paused.until)
 
-    def durables(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> Iterator[Durable]:
-        """The consumers of the query that is at this offset."""
-        options, owner = self._options, self.owner(offset.query)
+    def expect(self, start: Offset) -> None:
+        """Notes whose checkpoint this is, and what it knows of the consumers, until they are."""
+        if self.is_prepared:
+            return
+        options = self._options
+        name = options.query_name or ""
+        self.made, self.prefix = dict(start.consumers), start.consumer
+        self.me = Owner(start.query, socket.gethostname(), os.getpid(), options.standby, name)
+
+    def durables(self, infos: Mapping[str, StreamInfo]) -> Iterator[Durable]:
+        """The consumers of the query."""
         for partition in self.layout:
             info = infos[partition.stream]
             yield Durable(
                 partition=partition.index,
                 stream=partition.stream,
                 filter=partition.filter,
-                name=f"{offset.consumer}-{partition.index}",
-                group=options.priority_group,
+                name=f"{self.prefix}-{partition.index}",
+                group=self._options.priority_group,
                 retention=info.retention,
                 replicas=info.replicas,
-                priority_timeout_s=options.priority_timeout_s
-                or (STANDBY_S if options.standby else None),
-                metadata=owner.metadata | {FILTER: partition.filter or ""},
+                priority_timeout_s=self._options.term_s,
+                metadata=self.me.metadata | {FILTER: partition.filter or ""},
             )
 
-    def owner(self, query: str) -> Owner:
-        """This run of the query."""
-        options = self._options
-        name = options.query_name or ""
-        return Owner(query, socket.gethostname(), os.getpid(), options.standby, name)
-
-    def name(self, offset: Offset) -> None:
-        """Notes whose checkpoint this is."""
-        self.prefix, self.me = offset.consumer, self.owner(offset.query)
-
-    def prepare(
-        self,
-        start: Offset,
-        resumed: bool,
-        infos: Mapping[str, StreamInfo],
-        lost: Callable[[str, int, str], None],
-        admit: Callable[[ConsumerInfo | None, str], bool],
-    ) -> bool:
-        """
-        Once a run, when the offsets are safe: every consumer exists and stands at `start`, and
-        what the run before committed but could not settle is settled.
-
-        Args:
-            admit: waits for a seat of another query; returns whether it did.
-
-        Returns:
-            Whether this was the time.
-
-        Raises:
-            OptionError: A consumer of that name is of another kind, or another query's.
-            ReadError: The server refuses to make one.
-        """
-        if self.is_prepared or self.layout.is_several:
-            return False
-        self.name(start)
-        while True:
-            first = self._js.consumer_infos(self.names[:1])[0]
-            if admit(first, start.query):
-                self._refuse_kept(start, infos)
-            if self.sit(start, infos, resumed, lost) is not None:
-                break
-        self.place(start, resumed, infos)
-        return True
-
     def sit(
-        self,
-        start: Offset,
-        infos: Mapping[str, StreamInfo],
-        resumed: bool,
-        lost: Callable[[str, int, str], None],
+        self, start: Offset, infos: Mapping[str, StreamInfo], resumed: bool
     ) -> list[int | None] | None:
         """
         Makes all seats, or those that are there this run's. The first one says whose they are: a
@@ -194,130 +145,84 @@ class Seats:
             has the first one by now.
 
         Raises:
-            OptionError: A consumer of that name is of another kind.
+            OptionError: A consumer of that name is of another kind, or the only one that knows what
+                another query has not read.
+            DataLossError: One is gone, or is another one, for which its stream kept messages
+                (`failOnDataLoss`).
             ReadError: The server refuses to make one.
         """
-        durables = list(self.durables(start, infos))
+        durables = list(self.durables(infos))
         found = self._js.consumer_infos(self.names)
+        self.made = self.made if resumed else {}
         for durable, info in zip(durables, found, strict=True):
             if info is not None:
-                check_fits(durable, info)
-            self._paused.note(durable.partition, durable.stream, durable.name, info)
-        self._know(start, resumed, dict(zip(durables, found, strict=True)), lost)
+                check_fits(durable, info, None if self._options.standby else self.me)
+            made = self.made.get(durable.partition)
+            if made is None and resumed and durable.retention == "interest":
+                # The first batch is planned before there are consumers: its offset knows of none.
+                made = info.created if info is not None else ""
+            self._check(durable, info, made)
+        first, others = (durables[:1], found[:1]), (durables[1:], found[1:])
         if found[0] is not None:
-            self._make(durables[:1], found[:1])
-        self._make(durables[1:], found[1:])
+            self._make(*first)
+        self._make(*others)
         if found[0] is None:
-            try:
-                create(self._js, durables[0].stream, consumer_config(durables[0]), "create")
-            except ApiError as error:
-                if error.err_code == _EXISTS:
-                    return None
-                raise refused(durables[0].stream, 0, durables[0].name, error) from None
+            self._make(*first, action="create")
         there = self._js.consumer_infos(self.names)
         owner = Owner.of(there[0].config) if there[0] is not None else None
-        if owner is None or self.me is None or not owner.is_run(self.me):
+        if owner is None or not owner.is_run(self.me):
             return None
-        self.unpin(there)  # a pin of this query's outlives its client
+        self.unpin()  # a pin of this query's outlives its client
+        for durable, now in zip(durables, there, strict=True):
+            if now is not None and durable.retention == "interest":
+                self.made.setdefault(durable.partition, now.created)
         return [
             None if was is None or now is None else position_of(durable, now, infos[durable.stream])
             for durable, was, now in zip(durables, found, there, strict=True)
         ]
 
-    def place(self, start: Offset, resumed: bool, infos: Mapping[str, StreamInfo]) -> None:
+    def place(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
         """Puts this run's seats at `start`, settles what is before it, and pulls at them."""
-        durables = list(self.durables(start, infos))
-        same = [d for d in durables if _is_of(start, d.partition, infos[d.stream])]
-        at = {d.partition: start.sequences[d.partition] for d in same}
-        # A server that came back has forgotten them: nobody answers, and no batch waits for it.
-        moved = {d.partition for d in same if d.retention == "limits" and not self._options.standby}
-        self._reset(self._js, {d: at[d.partition] for d in same if d.partition not in moved})
-        queues = {d: at[d.partition] for d in same if resumed and d.retention == "workqueue"}
-        self._purge(self._js, queues, start.streams)
-        self._note_made(durables)
-        self._settled, self.is_prepared = at, True
-        begins = {p: sequence + 1 for p, sequence in at.items()} if self._has_reset else {}
-        self.pins.begin(self.names, begins)
-        self.pins.move({p: sequence for p, sequence in begins.items() if p in moved})
+        self.keeps_messages = any(info.retention != "limits" for info in infos.values())
+        self._settled, self.is_prepared = {}, True
+        at = {
+            p.index: start.sequences[p.index] + 1
+            for p in self.layout
+            if self._has_reset and _is_of(start, p.index, infos[p.stream])
+        }
+        self.pins.begin(self.names, at)
+        self.settle(start, infos, self._js)
 
     def leave(self) -> None:
         """They are another run's: nothing is pulled, moved or settled any more."""
         self.is_prepared = False
         self.pins.leave()
 
-    def unpin(self, infos: Collection[ConsumerInfo | None] = ()) -> None:
-        """Takes the pins of whoever has them: at these, or at all."""
-        wanted = zip(self.names, infos, strict=True) if infos else ((at, None) for at in self.names)
-        pinned = [at for at, info in wanted if not infos or (info is not None and info.pinned_id)]
-        self._js.unpins(pinned, self._options.priority_group)
+    def unpin(self) -> None:
+        """Takes the pins of whoever has them."""
+        self._js.unpins(self.names, self._options.priority_group)
 
-    def _refuse_kept(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
+    def _make(
+        self, durables: list[Durable], found: list[ConsumerInfo | None], action: str = ""
+    ) -> None:
         """
-        Accepts the seats of another query, which is silent: of a `limits` stream they only showed
-        its position.
-
-        Raises:
-            OptionError: A stream keeps messages for them.
+        Makes those that are missing, and gives the others this run's owner and timeout. One that is
+        there by now stays as it is where the action is `create`.
         """
-        for durable in self.durables(start, infos):
-            info = self._js.consumer_infos([(durable.stream, durable.name)])[0]
-            if info is None or durable.retention == "limits":
-                continue
-            removed = f"nats consumer rm {durable.stream} {durable.name}"
-            raise OptionError(
-                "consumer",
-                f"'{durable.name}' is that of {Owner.of(info.config)}, which has another"
-                " checkpoint: give this query another consumer. If that query is not to go on,"
-                f" delete its consumers ({self._options.connection.command(removed)}); what only"
-                " it had not read goes then",
-            )
-
-    def _make(self, durables: list[Durable], found: list[ConsumerInfo | None]) -> None:
-        """Makes those that are missing, and gives the others this run's owner and timeout."""
         wanted = [
             (d.stream, consumer_config(d) if info is None else updated(d, info))
             for d, info in zip(durables, found, strict=True)
         ]
         try:
-            self._js.create_consumers(wanted)
+            self._js.create_consumers(wanted, action)
         except ApiError:
             for durable, (stream, config) in zip(durables, wanted, strict=True):
                 try:  # one by one, to say which is refused and why
-                    create(self._js, stream, config)
+                    create(self._js, stream, config, action)
                 except ApiError as error:
-                    at = durable.stream, durable.partition, durable.name
-                    raise refused(*at, error) from None
-
-    def _know(
-        self,
-        start: Offset,
-        resumed: bool,
-        found: Mapping[Durable, ConsumerInfo | None],
-        lost: Callable[[str, int, str], None],
-    ) -> None:
-        """
-        Compares consumers that a stream keeps messages for with what the checkpoint knows of them.
-
-        Raises:
-            DataLossError: One is gone, or is another one (`failOnDataLoss`).
-        """
-        self.expect(start)
-        for durable, info in found.items():
-            if not resumed or durable.retention != "interest":
-                continue
-            # The first batch is planned before there are consumers: its offset knows of none.
-            made = self.made.get(durable.partition, info.created if info is not None else "")
-            if what := gone(durable.name, info, made):
-                lost(durable.stream, durable.partition, what)
-                self.made.pop(durable.partition, None)
-
-    def _note_made(self, durables: Collection[Durable]) -> None:
-        """Notes when consumers were made of which that is not known."""
-        new = [d for d in durables if d.retention != "limits" and d.partition not in self.made]
-        infos = self._js.consumer_infos([(each.stream, each.name) for each in new])
-        for durable, info in zip(new, infos, strict=True):
-            if info is not None:
-                self.made[durable.partition] = info.created
+                    if error.err_code != _EXISTS:
+                        at = durable.stream, durable.partition, durable.name
+                        raise refused(*at, error) from None
 
     # ── before each batch ────────────────────────────────────────────────────────────────────
 
@@ -329,98 +234,100 @@ class Seats:
         """
         if not self.prefix or self.layout.is_several:
             return {}
-        at = {*self.made, *self._paused.until, *([0] if self._options.standby else [])}
-        return {p: name for p, name in enumerate(self.names) if all_ or p in at}
-
-    def expect(self, start: Offset) -> None:
-        """Notes what a checkpoint knows of consumers that streams keep messages for."""
-        if not self.is_prepared:
-            self.made, self.prefix = dict(start.consumers), start.consumer
+        at = {*self._paused.until, *([0] if self._options.standby else [])}
+        is_whole = all_ or self.keeps_messages or bool(self.made)
+        return {p: name for p, name in enumerate(self.names) if is_whole or p in at}
 
     def check(
-        self,
-        start: Offset,
-        infos: Mapping[str, StreamInfo],
-        seen: Mapping[int, ConsumerInfo | None],
-        lost: Callable[[str, int, str], None],
+        self, infos: Mapping[str, StreamInfo], seen: Mapping[int, ConsumerInfo | None]
     ) -> None:
         """
-        Compares the consumers that were seen now with what they were; notes which are paused.
+        Compares consumers as they were seen now with what they were made as; notes which are
+        paused.
 
         Raises:
             DataLossError: One is gone for which alone a stream keeps messages (`failOnDataLoss`).
             ConsumerEditedError: Somebody changed what one delivers.
         """
-        for durable in self.durables(start, infos) if seen else ():
+        for durable in self.durables(infos) if seen else ():
             index = durable.partition
-            if index not in seen:
-                continue
-            info = seen[index]
-            self._paused.note(index, durable.stream, durable.name, info)
-            made = self.made.get(index) if durable.retention == "interest" else None
-            if made is not None and (what := gone(durable.name, info, made)):
-                lost(durable.stream, index, what)
-                del self.made[index]  # the one counts that is there now, or that is to be made
-            if info is None:
-                self.is_prepared = False  # it is made anew where the query is
-            elif edit := edit_of(consumer_config(durable), info):
-                raise edited(durable, edit)
+            if index in seen:
+                self._check(durable, seen[index], self.made.get(index))
+                if seen[index] is None and durable.retention != "interest":
+                    self.is_prepared = False  # it is made anew where the query is
+
+    def _check(self, of: Durable, info: ConsumerInfo | None, made: str | None) -> None:
+        self._paused.note(of.partition, of.stream, of.name, info)
+        if made is not None and (what := gone(of.name, info, made)):
+            self._lost(of.stream, of.partition, what)
+            if info is not None:
+                self.made[of.partition] = info.created
+            else:  # the one counts that is to be made
+                self.made.pop(of.partition, None)
+                self.is_prepared = False
+        if info is not None and (edit := edit_of(consumer_config(of), info)):
+            raise edited(of, edit)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
-    def settle(self, end: Offset, infos: Mapping[str, StreamInfo]) -> None:
+    def settle(
+        self, end: Offset, infos: Mapping[str, StreamInfo], by: JetStream | None = None
+    ) -> None:
         """
         Settles what is at or before `end`, once. Of a stream that was made anew since, or taken
         back, nothing is settled: it holds other messages under these sequences.
         """
         if not self.is_prepared:
             return
+        by = by or self.quick
         due = {
             durable: end.sequences[durable.partition]
-            for durable in self.durables(end, infos)
+            for durable in self.durables(infos)
             if _is_of(end, durable.partition, infos[durable.stream])
             and self._settled.get(durable.partition) != end.sequences[durable.partition]
         }
-        by = self.quick
         limits = {d: at for d, at in due.items() if d.retention == "limits"}
         if self._options.standby:
             self._reset(by, limits)
         elif self._has_reset:
             self.pins.move({d.partition: at + 1 for d, at in limits.items()})
-        queues = {d: at for d, at in due.items() if d.retention == "workqueue"}
-        self._purge(by, queues, end.streams)
-        interest = {d: at for d, at in due.items() if d.retention == "interest"}
-        # A reset of a consumer that is gone is not answered at all.
-        there = by.consumer_infos([(d.stream, d.name) for d in interest])
-        self._reset(by, {d: interest[d] for d, i in zip(interest, there, strict=True) if i})
+        kept = {d: at for d, at in due.items() if d.retention != "limits"}
+        self._acknowledge(by, kept, end.streams)
         self._settled |= {durable.partition: at for durable, at in due.items()}
+
+    @property
+    def _has_reset(self) -> bool:
+        """Whether the server has CONSUMER.RESET; without, they stay where they began."""
+        return self._js.client.connection.version >= RESETS
 
     def _reset(self, by: JetStream, to: Mapping[Durable, int]) -> None:
         if self._has_reset:
-            self.pins.moved({durable.partition: at + 1 for durable, at in to.items()})
+            self.pins.move({durable.partition: at + 1 for durable, at in to.items()}, is_done=True)
             by.resets([(durable.stream, durable.name, at + 1) for durable, at in to.items()])
 
-    @staticmethod
-    def _purge(by: JetStream, to: Mapping[Durable, int], created: Mapping[str, str]) -> None:
+    def _acknowledge(
+        self, by: JetStream, to: Mapping[Durable, int], created: Mapping[str, str]
+    ) -> None:
         """
-        Removes what was committed from work queues, if they still are the streams it was read from.
-        One without a filter loses all, which is this query's alone if there is no other consumer.
+        Settles up to these sequences where the consumer is there, and the stream that was read. A
+        work queue is purged by the consumer's filter: as long as that is there, the server lets
+        nobody else read what matches it. (A reset of a consumer that is gone is not answered.)
         """
         if not to:
             return
         names = list(dict.fromkeys(durable.stream for durable in to))
-        now = dict(zip(names, by.stream_infos(names), strict=True))
-        for durable, at in to.items():
-            info = now[durable.stream]
-            if info.created != created[info.name]:
-                continue
-            if durable.filter is None and info.consumers > 1:
-                raise OptionError(
-                    "stream",
-                    f"work queue '{info.name}' has {info.consumers} consumers, and this query reads"
-                    " all of it: give it the subjects that are its own (subject)",
-                )
-            by.purge(durable.stream, durable.filter, at + 1)
+        streams, seats = by.look(names, [(durable.stream, durable.name) for durable in to])
+        now = {info.name: info for info in streams}
+        there = {
+            d: at
+            for (d, at), info in zip(to.items(), seats, strict=True)
+            if info is not None and info.config.get("filter_subject") == d.filter
+            and now[d.stream].created == created[d.stream]
+        }  # fmt: skip
+        self._reset(by, {d: at for d, at in there.items() if d.retention == "interest"})
+        for durable, at in there.items():
+            if durable.retention == "workqueue" and at >= now[durable.stream].first_seq:
+                by.purge(durable.stream, durable.filter, at + 1)
 
 
 def _is_of(offset: Offset, partition: int, info: StreamInfo) -> bool:

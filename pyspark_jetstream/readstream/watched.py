@@ -105,6 +105,12 @@ class WatchedStreams:
                     f" messages only for these (retention {info.retention}): read it by itself",
                 )
             check_direct(info)
+            if info.config.get("deny_purge") and info.retention == "workqueue":
+                raise OptionError(
+                    "stream",
+                    f"work queue '{info.name}' has deny_purge, and what a query has read leaves it"
+                    " by a purge: read a stream without it, such as one that sources this one",
+                )
 
     def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
         """
@@ -167,7 +173,7 @@ class WatchedStreams:
             DataLossError: They are not (`failOnDataLoss`).
             ConsumerEditedError: Somebody changed what a consumer of the query delivers.
         """
-        self.check_consumers(offset)
+        self.check_consumers()
         losses = self._lasting(offset)
         if not losses:
             return offset
@@ -234,6 +240,6 @@ class WatchedStreams:
                 losses[p.index] = loss
         return losses
 
-    def check_consumers(self, offset: Offset) -> None:
-        """As `Seats.check`, of those that were seen by the last look."""
-        self._seats.check(offset, self.infos, self.seen.consumers, self._lost)
+    def check_consumers(self) -> None:
+        """Compares the consumers as they were seen last with what they were made as."""
+        self._seats.check(self.infos, self.seen.consumers)

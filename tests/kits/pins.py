@@ -1,6 +1,6 @@
 """
-What tests about pins share: advisories, pulls by hand, a query's driver as Spark calls it, and the
-same in a process of its own.
+What tests about seats share: pulls by hand, a query's driver as Spark calls it, and the same in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import signal
 import time
 from types import SimpleNamespace
 
+import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client, Connection
+from pyspark_jetstream.client.connection import Client, Connection, _idle
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.reader import StreamReader
 
@@ -23,7 +24,7 @@ from .options import connection_of
 
 
 class Puller:
-    """A client that pulls by hand; `trace` is what it sent and was sent, in order."""
+    """A client that pulls by hand."""
 
     def __init__(self, server, stream, consumer, group="spark", **login) -> None:
         self.client = Client(connection_of(server.url, **login))
@@ -33,29 +34,17 @@ class Puller:
         self.group = group
         self.subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.pin = ""
-        self.trace: list[tuple[str, object, str]] = []
 
     def pull(self, batch=1, expires_s=20.0, **fields) -> None:
         """Sends a pull, without the pin's id unless `id` is given; it is there a little later."""
         body = {"batch": batch, "expires": round(expires_s * 1e9), "group": self.group} | fields
-        self.trace.append(("pull", batch, fields.get("id", "")))
         self.connection.send(wire.pub(self.subject, json.dumps(body).encode(), self.inbox))
 
-    def next(self, timeout_s=60.0) -> tuple[int, str, dict[str, str], bytes]:
-        """The next thing it is sent: status code and text, headers, payload."""
+    def next(self, timeout_s=60.0) -> None:
+        """Waits for the next thing that it is sent."""
         frame = self.connection.next_frame(time.monotonic() + timeout_s)
         assert frame is not None, "nothing came"
-        code, text = wire.status_of(frame.headers)
-        headers = dict(wire.parse_headers(frame.headers))
-        self.pin = headers.get("Nats-Pin-Id", self.pin)
-        got = (f"{code} {text}" if code else frame.data.decode(), headers.get("Nats-Pin-Id", ""))
-        if code != 100:
-            self.trace.append(("got", *got))
-        return code, text, headers, frame.data
-
-    def nothing(self, for_s=0.3) -> bool:
-        """Whether nothing comes for a while."""
-        return self.connection.next_frame(time.monotonic() + for_s) is None
+        self.pin = dict(wire.parse_headers(frame.headers)).get("Nats-Pin-Id", self.pin)
 
     def close(self) -> None:
         self.client.close()
@@ -69,30 +58,22 @@ class Query:
         self.reader = StreamReader(parse_stream({"servers": server.url} | texts))
         self.at = start or self.reader.initialOffset()
         self.sequences: list[int] = []
-        self.rows: list[tuple[str, int]] = []
-        """Stream and sequence of each row."""
-
-    def places(self) -> list[tuple[str, int]]:
-        """Stream and sequence of each row so far."""
-        return self.rows
 
     def plan(self):
         """The next batch's end and tasks."""
         end = json.loads(json.dumps(self.reader.latestOffset(self.at, ReadAllAvailable())))
-        return end, self.reader.partitions(self.at, end)
+        return end, self.reader.partitions(self.at, end) if end != self.at else []
+
+    def read(self, tasks) -> list[int]:
+        """Sequences of the rows of these tasks."""
+        batches = (batch for task in tasks for batch in self.reader.read(task))
+        return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
 
     def batch(self) -> list[int]:
         """Runs one batch; its sequences."""
         end, tasks = self.plan()
-        rows = [
-            (row["stream"], row["sequence"])
-            for task in tasks
-            for batch in self.reader.read(task)
-            for row in batch.select(["stream", "sequence"]).to_pylist()
-        ]
-        found = [sequence for _, sequence in rows]
+        found = self.read(tasks)
         self.at = end
-        self.rows += rows
         self.sequences += found
         return found
 
@@ -109,6 +90,10 @@ class Query:
 
     def stop(self) -> None:
         self.reader.stop()
+        while _idle.clients:  # what its tasks leave open for the next ones
+            _idle.clients.popitem()[1].close()
+
+    kill = stop
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -152,9 +137,6 @@ class QueryProcess:
     def batch(self) -> list[int]:
         return self._call("batch")
 
-    def places(self) -> list[tuple[str, int]]:
-        return self._call("places")
-
     def commit(self) -> None:
         self._call("commit")
 
@@ -181,3 +163,36 @@ class QueryProcess:
         if self._process.is_alive():
             self._call("stop")
             self.kill()
+
+
+def queries(kind, server, **given):
+    """For a fixture: makes queries with these options, which end with the test."""
+    made = []
+
+    def make(start=None, **options):
+        made.append(kind(server, start, **given | options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+@pytest.fixture
+def query(nats_server):
+    """Makes queries on the shared server."""
+    yield from queries(Query, nats_server)
+
+
+@pytest.fixture
+def apart(nats_server):
+    """Makes queries in processes of their own."""
+    yield from queries(QueryProcess, nats_server)
+
+
+def until_it_reads(query, timeout_s=60.0) -> list[int]:
+    """Batches until one has rows; these."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := query.batch()):
+        assert time.monotonic() < deadline, query.progress()
+    return found

@@ -72,7 +72,7 @@ def test_without_a_least_number_no_direct_get_reaches_the_server(
     streams = {stream for stream, _ in places}
     assert not [subject for subject in direct_gets() if subject.decode().split(".")[4] in streams]
     of = 8_026 if len(streams) == 1 else 4_013
-    assert sorted(query.rows) == sorted((s, i) for s in streams for i in range(1, of + 1))
+    assert sorted(query.sequences) == sorted([*range(1, of + 1)] * len(streams))
 
 
 def works(query: Query) -> list[bool]:
@@ -112,7 +112,7 @@ def test_without_direct_get_a_limits_stream_is_read_by_consumers(
     query.stop()
 
     assert set(ways) == {True}
-    assert len(query.rows) == 10
+    assert len(query.sequences) == 10
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])

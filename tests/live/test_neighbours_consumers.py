@@ -17,16 +17,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import (
-    DataLossError,
-    OptionError,
-)
+from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
 from pyspark_jetstream.readstream import watched
 
 from ..kits.admin import delete_consumers
 from ..kits.layouts import Place
 from ..kits.options import BELOW
-from ..kits.partitions import update
 from ..kits.reading import query
 from ..kits.shared import eventually
 
@@ -111,36 +107,23 @@ def test_a_consumer_that_an_interest_stream_keeps_messages_for_is_deleted(
     assert sorted(reader.data[before:]) == sorted(since)
 
 
-@pytest.mark.parametrize("layout", ["one", "filtered", "streams"])
-def test_a_query_of_an_empty_interest_stream_is_started_again(place, query, layout):
-    """
-    The first batch is planned before there are consumers, which is no loss: a query that is started
-    again behind it has what came meanwhile.
-    """
-    of = place(layout, retention="interest")
-    reader = query(**of.options)
-    reader.plan()
-    reader.commit()
-    of.publish(10)
-    reader.restart()
-    reader.drain()
-
-    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(10))
+# ── edited ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_a_consumer_that_nothing_depends_on_is_deleted(js, place, reading, retention):
-    """A consumer of the other retentions is made again: nothing is lost with it."""
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_a_consumer_is_edited(js, place, reading, retention):
+    """The query stops, with both values, until somebody has set the field back."""
     of = place(retention=retention)
     reader = reading(of)
-    delete_consumers(js, [(of.streams[0], name_of(reader))])
+    edit(js, of.streams[0], name_of(reader), ack_wait=10**10)
     of.publish(10)
-    reader.drain()
+    with pytest.raises(ConsumerEditedError, match="ack_wait 10000000000 where it was made with"):
+        eventually(lambda: reader.step() and None)
+    edit(js, of.streams[0], name_of(reader), ack_wait=365 * 86_400 * 10**9)
     reader.restart()
-    of.publish(10)
     reader.drain()
 
-    assert reader.data == [b"m%d" % i for i in range(40)]
+    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(30))
 
 
 # ── paused ───────────────────────────────────────────────────────────────────────────────────
@@ -226,30 +209,3 @@ def test_an_option_that_the_checkpoint_overrides(place, reading, query):
     eventually(lambda: reader.drain() or len(reader.rows) == 25)
     other = query(**of.options, consumer=own, standby="true", priorityTimeout="6s")
     assert other.plan() is None or other.read() == []
-
-
-# ── another N ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_another_number_of_partitions_than_the_streams_say(js, place, query):
-    """
-    Streams that say of how many they are one are read as so many: by default, and any other number
-    is refused. Where they say nothing, a stream with the next number is in the way of a smaller
-    one.
-    """
-    of = place("streams")
-    options = {"stream": of.options["stream"]}
-    of.publish(10)
-    for given in ({}, {"partitions": 1}):
-        with pytest.raises(OptionError, match=f"option 'partitions': .*stream '{of.streams[1]}'"):
-            query(**options, **given).drain()
-    for stream in of.streams:
-        config = js.stream_info(stream).config
-        metadata = (config.get("metadata") or {}) | {"pyspark-jetstream.partitions": "2"}
-        update(js, stream, metadata=metadata)
-    reader = query(**options)
-    reader.drain()
-    assert len(reader.rows) == 10
-    for partitions in (1, 3, 4):
-        with pytest.raises(OptionError, match="makes 2 partitions, not"):
-            query(**options, partitions=partitions).drain()

@@ -1,0 +1,475 @@
+"""
+The seat on a real server, rule by rule: what a query's consumers are, who holds them, what moves
+them and what they settle. What a standby reads is in test_standby, consumers that are deleted or
+paused are in test_neighbours_consumers, servers that are too old in test_mistakes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import OptionError, PermissionsError, QueryFencedError, ReadError
+from pyspark_jetstream.readstream import rangedriver
+from pyspark_jetstream.values import Secret
+
+from ..kits import clients, replicas
+from ..kits.admin import delete_consumers
+from ..kits.options import connection_of
+from ..kits.pins import Puller, Query, QueryProcess, apart, query, until_it_reads
+from ..kits.proxy import Proxy
+from ..kits.servers import DevCluster, DevServer
+from ..kits.shared import RETENTIONS, eventually
+
+__all__ = ["apart", "query"]
+SOON = {"consumer": "c", "priorityTimeout": "6s"}
+HOT = SOON | {"standby": "true"}
+
+# ── 1: what it is ────────────────────────────────────────────────────────────────────────────
+
+ACKED = {"max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9, "mem_storage": None}
+KINDS = {
+    "limits": {"ack_policy": "none", "mem_storage": True, "inactive_threshold": 86_400 * 10**9},
+    "interest": {"ack_policy": "all", "inactive_threshold": None, **ACKED},
+    "workqueue": {"ack_policy": "explicit", "inactive_threshold": None, **ACKED},
+}
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_its_kind_is_by_the_retention(js, new_stream, query, retention):
+    """Headers only, for one pinned client; in a file where the stream keeps messages for it."""
+    stream = new_stream(retention=retention)
+    query(stream=stream, **SOON).batch()
+    config = js.consumer_info(stream, "c-0").config
+    wanted = KINDS[retention] | {
+        "headers_only": True, "priority_policy": "pinned_client", "priority_groups": ["spark"],
+        "priority_timeout": 6 * 10**9, "num_replicas": 1,
+    }  # fmt: skip
+
+    assert {key: config.get(key) for key in wanted} == wanted
+
+
+THERE = {
+    "durable_name": "c-0", "ack_policy": "none", "deliver_policy": "all", "headers_only": True,
+    "priority_policy": "pinned_client", "priority_groups": ["spark"],
+}  # fmt: skip
+NO_GROUP = {"priority_policy": None, "priority_groups": None}
+OTHERS = {
+    "push": (NO_GROUP | {"deliver_subject": "to.me"}, "deliver_subject 'to.me', a push consumer"),
+    "no group": (NO_GROUP, "no priority_policy where this query needs priority_policy 'pinned_"),
+    "another group": ({"priority_groups": ["jobs"]}, "priority_groups ['jobs'] where"),
+    "another policy": ({"priority_policy": "overflow"}, "priority_policy 'overflow' where"),
+    "another ack policy": ({"ack_policy": "explicit"}, "ack_policy 'explicit' where"),
+    "another filter": ({"filter_subject": "{stream}.a"}, "filter_subject '{stream}.a' where"),
+    "filters": ({"filter_subjects": ["{stream}.a", "{stream}.b"]}, "filter_subjects ["),
+    "with payloads": ({"headers_only": False}, "headers_only False where"),
+}
+
+
+@pytest.mark.parametrize("changes,error", OTHERS.values(), ids=OTHERS)
+def test_a_consumer_of_another_kind_is_refused(js, new_stream, query, changes, error):
+    """
+    A consumer that is there already and cannot be read as this query reads is one clear error on
+    the driver, before a row moves; it is left as it was.
+    """
+    stream = new_stream()
+    filled = json.loads(json.dumps(changes).replace("{stream}", stream))
+    config = {key: value for key, value in (THERE | filled).items() if value is not None}
+    js.create_consumer(stream, config)
+    before = js.consumer_info(stream, "c-0").config
+    with pytest.raises(OptionError) as caught:
+        query(stream=stream, consumer="c").batch()
+
+    text = str(caught.value)
+    assert error.replace("{stream}", stream) in text
+    assert "option 'consumer'" in text and "choose another prefix" in text
+    assert js.consumer_info(stream, "c-0").config == before
+
+
+def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
+    """What does not matter to the rows, such as a description, stays as somebody made it."""
+    stream = new_stream()
+    publish([(f"{stream}.a", b"x")])
+    own = {"description": "of ours", "metadata": {"team": "air"}, "max_batch": 1}
+    js.create_consumer(stream, THERE | own | {"priority_timeout": 50 * 10**9})
+    one = query(stream=stream, **SOON)
+    one.batch()
+    after = js.consumer_info(stream, "c-0").config
+
+    assert one.sequences == [1]
+    assert (after["description"], after["max_batch"]) == ("of ours", 1)
+    assert after["priority_timeout"] == 6 * 10**9  # by this a query knows how long it has
+    assert after["metadata"]["team"] == "air"
+    assert after["metadata"]["pyspark-jetstream.query"] == one.at["query"]
+
+
+# ── 2, 3, 8, 10: whose it is ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_a_consumer_of_another_query(js, new_stream, publish, query, caplog, retention):
+    """
+    While the first query reads, the second is refused by its name, which goes on. When it is gone,
+    the consumer of a `limits` stream, which only showed its position, is the second one's; where a
+    stream keeps messages for it, that is for somebody to say.
+    """
+    of = {"stream": new_stream(retention=retention), **SOON}
+    one = query(**of, queryName="first")
+    one.batch()
+    publish([(f"{of['stream']}.a", b"x")] * 3)
+    named = rf"'c-0' is that of query {one.at['query']} 'first'"
+    with pytest.raises(OptionError, match=f"{named} .*, which reads"):
+        query(**of).batch()
+    read = eventually(one.batch)
+    one.stop()
+    two = query(**of)
+    if retention == "limits":
+        two.batch()
+        assert two.sequences == [1, 2, 3]
+        assert "was that of query" in caplog.text and "'first'" in caplog.text
+    else:
+        with pytest.raises(OptionError, match=f"{named} .*, which has another checkpoint"):
+            two.batch()
+
+    assert read == [1, 2, 3]
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_a_second_run_of_a_query_ends_the_first(new_stream, publish, query, apart, retention):
+    """
+    The run that starts over the same checkpoint reads at once; the other one ends before its next
+    batch, as fenced, and not for a loss of the messages that the second one has settled.
+    """
+    of = {"stream": new_stream(retention=retention), **SOON}
+    first = apart(**of)
+    first.batch()
+    publish([(f"{of['stream']}.a", b"x")] * 10)
+    _, tasks = eventually(lambda: (planned := first.plan())[1] and planned)
+    again = query(start := first.at, **of)
+    read = eventually(again.batch)
+    again.batch()
+    late = again.read(tasks)
+    with pytest.raises(QueryFencedError, match=f"query {start['query']} .* took the place of"):
+        eventually(lambda: first.batch() and None)
+
+    assert read == list(range(1, 11))
+    assert late == (read if retention == "limits" else [])
+
+
+@pytest.mark.parametrize("options", [SOON, HOT], ids=["alone", "standby"])
+def test_of_two_at_once_one_reads(new_stream, apart, options):
+    """The other is refused by its name, or waits where both stand by."""
+    stream = new_stream()
+    pair = [apart(stream=stream, **options) for _ in range(2)]
+
+    def outcome(one):
+        try:
+            one.batch()
+        except OptionError as error:
+            return str(error)
+        return one.at["query"]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = sorted(pool.map(outcome, pair), key=len)
+    if options is SOON:
+        assert f"is that of query {first}" in second
+        return
+    eventually(
+        lambda: [one.batch() for one in pair] and any(one.standby()["active"] for one in pair)
+    )
+    assert sum(one.standby()["active"] for one in pair) == 1
+
+
+def test_a_client_that_pulls_by_hand_is_unpinned(nats_server, new_stream, publish, query):
+    """Nothing is planned while another client is pinned, and it is not for long."""
+    stream = new_stream(retention="workqueue")
+    one = query(stream=stream, **SOON)
+    one.batch()
+    stranger = Puller(nats_server, stream, "c-0")
+    stranger.pull()
+    time.sleep(2.5)  # the driver pulls anew, behind it
+    publish([(f"{stream}.a", b"x")] * 3)
+    rows = until_it_reads(one)
+    stranger.close()
+
+    assert rows == [1, 2, 3]
+
+
+# ── 4, 7, 11: where it stands ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_what_the_driver_is_dealt_moves_nothing(js, new_stream, publish, query, apart, retention):
+    """One that is killed when it has been pinned, with a message, has read nothing."""
+    of = {"stream": new_stream(retention=retention), **SOON}
+    first = apart(**of)
+    first.batch()
+    publish([(f"{of['stream']}.a", b"x")] * 3)
+    eventually(lambda: js.consumer_info(of["stream"], "c-0").pinned_id)
+    first.kill()
+
+    assert until_it_reads(query(first.at, **of)) == [1, 2, 3]
+
+
+def test_a_standby_that_finds_no_seat_does_not_guess(js, new_stream, publish, query):
+    """Only the query that has read knows where to go on, and makes them anew."""
+    of = {"stream": new_stream(), **HOT}
+    publish([(f"{of['stream']}.a", b"x")] * 3)
+    first, second = query(**of), query(**of)
+    until_it_reads(first)
+    second.batch()
+    first.commit()
+    first.stop()
+    delete_consumers(js, [(of["stream"], "c-0")])
+    restarted = query(second.at, **of)
+    with pytest.raises(OptionError, match="option 'standby': .* availableNow"):
+        restarted.reader.prepareForTriggerAvailableNow()
+    waits = [second.batch(), restarted.batch()]
+    publish([(f"{of['stream']}.a", b"x")] * 3)
+
+    assert waits == [[], []]
+    assert until_it_reads(query(first.at, **of)) == [4, 5, 6]
+
+
+def test_streams_are_looked_at_whatever_is_heard(js, new_stream, publish, query):
+    """A consumer that somebody has moved away brings no word, and is no reason to wait."""
+    stream = new_stream()
+    one = query(stream=stream, **SOON)
+    one.batch()
+    eventually(lambda: js.consumer_info(stream, "c-0").num_waiting)
+    js.resets([(stream, "c-0", 1000)])
+    publish([(f"{stream}.a", b"x")] * 3)
+
+    assert until_it_reads(one) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("layout", ["one", "filtered"])
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_consumers_stand_where_the_query_is(query, js, new_stream, publish, retention, layout):
+    """
+    When Spark asks for what follows a batch, the batch is settled, also if nothing follows: the
+    server shows no lag, and streams that keep messages for the query keep none of it.
+    """
+    name = new_stream(retention=retention)
+    options = {"stream": name, "consumer": "c"}
+    if layout == "filtered":
+        options |= {"partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
+    one = query(**options)
+    one.batch()
+    names = [(name, f"c-{i}") for i in range(2 if layout == "filtered" else 1)]
+    for count in (3, 20):
+        publish([(f"{name}.{i % 2}.x", b"x") for i in range(count)])
+        eventually(one.batch)
+        one.batch()
+        eventually(lambda: all(i and i.num_pending == 0 for i in js.consumer_infos(names)))
+    left = js.stream_info(name).messages
+
+    assert one.sequences == list(range(1, 24))
+    assert left == (23 if retention == "limits" else 0)
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_a_message_wakes_an_idle_driver(query, new_stream, publish, monkeypatch, retention):
+    """Nothing else does here: it looks at its streams once a minute."""
+    name = new_stream(retention=retention)
+    one = query(stream=name)
+    one.batch()
+    pins = one.reader.driver._seats.pins
+    for _ in range(3):
+        eventually(lambda: not one.batch() and pins.hears)
+        with monkeypatch.context() as patched:
+            patched.setattr(rangedriver, "_LOOK_EVERY_S", 60.0)
+            patched.setattr(rangedriver, "_LOOK_SELDOM_S", 60.0)
+            publish([(f"{name}.x", b"x")])
+            assert eventually(one.batch, 30.0)
+
+    assert one.sequences == [1, 2, 3]
+
+
+# ── 5, 6: what is settled ────────────────────────────────────────────────────────────────────
+
+
+def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, query, apart):
+    """
+    What Spark still tells a query that lost its place about commits does not reach the stream: the
+    messages are the other one's to read.
+    """
+    of = {"stream": new_stream(retention="workqueue"), **HOT}
+    first, second = apart(**of), query(**of)
+    first.batch()
+    second.batch()
+    publish([(f"{of['stream']}.x", b"x")] * 10)
+    until_it_reads(first)
+    first.freeze()
+    _, tasks = eventually(lambda: (planned := second.plan())[1] and planned, 120)
+    first.thaw()
+    first.commit()
+    left = js.stream_info(of["stream"]).messages
+
+    assert left == 10
+    assert first.sequences == second.read(tasks) == list(range(1, 11))
+
+
+def test_a_proof_waits_for_a_server_that_is_away():
+    """For longer than a third of priorityTimeout; then what was committed is settled."""
+    with DevServer() as server:
+        js = JetStream(Client(connection_of(server.url)))
+        js.create_stream({"name": "S", "subjects": ["S.>"], "retention": "workqueue",
+                          "allow_direct": True})  # fmt: skip
+        one = Query(server, stream="S", **SOON)
+        one.batch()
+        js.publish("S.a", b"x", [])
+        until_it_reads(one)
+        one.reader.driver._holder._proved = -math.inf  # as after a long batch
+        server.pause()
+        threading.Timer(5.0, server.resume).start()
+        one.commit()
+        left = js.stream_info("S").messages
+        one.stop()
+        js.client.close()
+
+    assert left == 0
+
+
+FORBIDDING = """
+accounts { A: { jetstream: enabled, users: [
+  { user: admin, password: x }
+  { user: reader, password: x, permissions: { publish: { deny: "$JS.API.CONSUMER.%s.>" } } } ] } }
+"""
+
+
+@pytest.mark.parametrize("denied", ["RESET", "MSG.NEXT"])
+def test_what_the_user_may_not_is_asked_once(denied):
+    """A `limits` stream is read all the same; where the seat counts, that is the error."""
+    login = {"user": "reader", "password": "x"}
+    with DevServer(FORBIDDING % denied) as server, Proxy(server.port) as proxy:
+        js = JetStream(Client(connection_of(server.url, user="admin", password=Secret("x"))))
+        for stream, retention in (("S", "limits"), ("Q", "workqueue")):
+            js.create_stream({"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True,
+                              "retention": retention})  # fmt: skip
+        one = Query(SimpleNamespace(url=proxy.url), stream="S", **SOON, **login)
+        one.batch()
+        for _ in range(3):
+            eventually(lambda: one.reader.driver._seats.pins.denied)
+            js.publish("S.a", b"x", [])
+            until_it_reads(one)
+        one.stop()
+        other = Query(server, stream="Q", **SOON, **login)
+        with pytest.raises(PermissionsError):
+            eventually(lambda: other.batch() and None)
+        other.stop()
+        js.client.close()
+
+    asked = sum(heard.count(f".CONSUMER.{denied}.".encode()) for heard in proxy.heard)
+    assert one.sequences == [1, 2, 3]
+    assert asked <= 2  # one more may be on its way
+
+
+def test_a_work_queue_loses_the_query_s_own_alone(js, new_stream, publish, query):
+    """
+    What was committed, of the seat's filter, if it still is the stream that was read. A query of
+    all that a work queue has is the only one: the server sees to that. One without purges is none.
+    """
+    stream = new_stream(retention="workqueue")
+    one = query(stream=stream, subject=f"{stream}.a", consumer="c")
+    one.batch()
+    publish([(f"{stream}.{'ab'[i % 2]}", b"x") for i in range(10)])
+    until_it_reads(one)
+    one.batch()
+    assert js.stream_info(stream).messages == 5
+
+    other = {"durable_name": "b", "filter_subject": f"{stream}.b", "ack_policy": "explicit"}
+    js.create_consumer(stream, other)
+    with pytest.raises(ReadError, match="refuses the consumer 'all-0'"):
+        query(stream=stream, consumer="all").batch()
+    delete_consumers(js, [(stream, "b")])
+    publish([(f"{stream}.a", b"x")] * 3)
+    until_it_reads(one)
+    config = js.stream_info(stream).config
+    js.delete_stream(stream)
+    js.create_stream(config)
+    publish([(f"{stream}.a", b"x")] * 20)
+    one.commit()
+    assert js.stream_info(stream).messages == 20
+
+    with pytest.raises(OptionError, match="deny_purge"):
+        query(stream=new_stream(retention="workqueue", deny_purge=True)).batch()
+    with pytest.raises(OptionError, match="option 'startingOffsets'.*work queue"):
+        query(stream=stream, startingOffsets="latest").batch()
+
+
+# ── servers that die ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+def test_a_server_that_is_killed_and_comes_back(retention):
+    """A seat in memory is made anew, and one in a file is still there."""
+    with DevServer() as server:
+        js = JetStream(Client(connection_of(server.url)))
+        js.create_stream({"name": "S", "subjects": ["S.>"], "retention": retention,
+                          "allow_direct": True})  # fmt: skip
+        one, at = Query(server, stream="S", **SOON), [("S", "c-0")]
+        one.batch()
+        for _ in range(3):
+            js.publish("S.a", b"x", [])
+            until_it_reads(one)
+            one.batch()
+            server.kill()
+            server.restart()
+        js.publish("S.a", b"x", [])
+        until_it_reads(one)
+        eventually(
+            lambda: (
+                one.batch() == [] and [i and i.num_pending for i in js.consumer_infos(at)] == [0]
+            )
+        )
+        one.stop()
+        js.client.close()
+
+    assert one.sequences == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_three_nodes():
+    """
+    The seat has the stream's replicas. When its leader steps down, and when that server is killed,
+    who holds it goes on, and who waits goes on waiting; it knows where to go on afterwards.
+    """
+    with DevCluster(3) as cluster:
+        urls = cluster.urls.split(",")
+        js = JetStream(Client(clients.options(*urls, request_timeout_s=60.0)))
+        config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
+        replicas.create(js, config)
+        at = SimpleNamespace(url=cluster.urls)
+        first, second = QueryProcess(at, stream="S", **HOT), Query(at, stream="S", **HOT)
+        first.batch()
+        second.batch()
+        seats = []
+        for how in ("nothing", "steps down", "dies"):
+            (listed,) = eventually(lambda: js.consumer_list("S")[0])
+            seats.append(len(listed["cluster"].get("replicas", ())) + 1)
+            if how == "steps down":
+                js.call("CONSUMER.LEADER.STEPDOWN.S.c-0")
+            elif how == "dies":
+                next(s for s in cluster.servers if s.name == listed["cluster"]["leader"]).kill()
+            replicas.publish(js.client, [("S.a", b"x")] * 10)
+            until_it_reads(first, 120.0)
+            assert second.batch() == []
+        first.batch()
+        first.kill()
+        replicas.publish(js.client, [("S.a", b"x")] * 10)
+        rest = until_it_reads(second, 120.0)
+        second.stop()
+        js.client.close()
+
+    assert seats == [3, 3, 3]
+    assert first.sequences == list(range(1, 31))
+    assert rest == list(range(31, 41))
