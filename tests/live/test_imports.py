@@ -60,7 +60,7 @@ def test_what_a_streaming_read_imports(given):
     for modules in (plan, source):
         assert of("outbox", modules) == {"lettersubjects"}
         assert not {"read", "mapping", "publish", "arrays"} & modules
-    assert of("readstream", plan) == {"options", "reader"}
+    assert of("readstream", plan) == {"options", "reader", "earlier"}
     assert of("fetch", plan) == {"options"} and of("client", plan) == {"options"}
     unused = {"counts", "reporting", "copies", "shared"}
     assert not unused & of("readstream", source)
