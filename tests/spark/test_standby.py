@@ -79,7 +79,7 @@ def test_five_take_overs(
     name, total = new_stream(), 0
     options: dict[str, Any] = {
         "servers": nats_server.url, "consumer": "hot", "maxRecordsPerTrigger": 20,
-        "standby": "true", "priorityTimeout": "12s",
+        "standby": "true", "priorityTimeout": "12s", "logLevel": "info",
         "stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
     }  # fmt: skip
 
