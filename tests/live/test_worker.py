@@ -1,4 +1,4 @@
-"""What Spark's worker processes do beside their rows: they settle, and get ready for later ones."""
+"""What Spark's worker processes do beside their rows: they settle."""
 
 from __future__ import annotations
 
@@ -41,21 +41,6 @@ writer.write(iter([rows]))
 print(before, gc.get_freeze_count())
 """
 
-WITHOUT_ROWS = """
-import sys
-from pyspark.sql.types import StructType
-from pyspark_jetstream.client.connection import _idle
-from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write import sink
-
-sink._query_and_batch = lambda: ("query", 1)
-schema = StructType().add("subject", "string").add("data", "binary")
-options = parse_sink({"servers": sys.argv[1]})
-for writer in (sink.JetStreamBatchWriter, sink.JetStreamStreamWriter):
-    rows = writer(options, schema).write(iter([])).written.rows
-    print(rows, "pyspark_jetstream.publish.publisher" in sys.modules, len(_idle.clients))
-"""
-
 
 def ran(program, *arguments):
     """What a process says that runs this."""
@@ -78,11 +63,3 @@ def test_a_worker_settles_after_its_first_task(nats_server, new_stream, program)
 
     before, after = map(int, ran(program, nats_server.url, f"{stream}.a").split())
     assert after > before + 10_000
-
-
-def test_a_query_s_worker_without_rows_gets_ready(nats_server):
-    """
-    A task of a streaming write that has no rows imports what publishes, and connects: a later batch
-    of the query, as after a take-over, need not. A batch write has no later one.
-    """
-    assert ran(WITHOUT_ROWS, nats_server.url).splitlines() == ["0 False 0", "0 True 1"]
