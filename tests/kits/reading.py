@@ -133,3 +133,18 @@ def queries(nats_server: DevServer, **usual: Any) -> Iterator[Callable[..., Quer
 def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
     """Makes queries of the shared server."""
     yield from queries(nats_server)
+
+
+@pytest.fixture
+def reader(nats_server: DevServer) -> Iterator[Callable[..., StreamReader]]:
+    """Makes stream readers of the shared server."""
+    made = []
+
+    def make(**options: Any) -> StreamReader:
+        texts = {name: str(value) for name, value in options.items()}
+        made.append(StreamReader(parse_stream({"servers": nats_server.url} | texts)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

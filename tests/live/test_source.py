@@ -11,32 +11,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
-from pyspark_jetstream.options import parse_read, parse_stream
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.admin import delete_consumers
 from ..kits.options import BELOW
 from ..kits.partitions import update
-from ..kits.reading import query
+from ..kits.reading import query, reader
 
-__all__ = ["query"]
-
-
-@pytest.fixture
-def reader(nats_server):
-    """Makes stream readers on the shared server."""
-    made = []
-
-    def make(**options):
-        texts = {name: str(value) for name, value in options.items()}
-        each = StreamReader(parse_stream({"servers": nats_server.url} | texts))
-        made.append(each)
-        return each
-
-    yield make
-    for each in made:
-        each.stop()
+__all__ = ["query", "reader"]
 
 
 def sequences(source, tasks) -> list[int]:

@@ -12,35 +12,19 @@ from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OffsetError, OptionError
 from pyspark_jetstream.operations.files import LocalFiles
 from pyspark_jetstream.operations.inspect.looking import Inspector
-from pyspark_jetstream.options import parse_read, parse_stream
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.options import BELOW
+from ..kits.reading import reader
 from ..kits.shared import query
 
-__all__ = ["query"]
+__all__ = ["query", "reader"]
 
 Row = tuple[int, str, int]
 """Of a read: sequence, subject and partition."""
-
-
-@pytest.fixture
-def reader(nats_server):
-    """Makes stream readers on the shared server."""
-    made = []
-
-    def make(**options):
-        texts = {name: str(value) for name, value in options.items()}
-        each = StreamReader(parse_stream({"servers": nats_server.url} | texts))
-        made.append(each)
-        return each
-
-    yield make
-    for each in made:
-        each.stop()
 
 
 @pytest.fixture
