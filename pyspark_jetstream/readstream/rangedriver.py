@@ -295,13 +295,12 @@ class RangeDriver(Driver):
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return None
+        if self._seats.paused:
+            self._note(offset, available(self._survey, offset, upto, self._infos), None)
+            return None
         there = self._planner.available(offset, upto)
         nothing = not any(count != 0 for count in there)
-        if (
-            nothing
-            or self._seats.paused
-            or (not unlimited and self._is_held_back(offset, upto, there))
-        ):
+        if nothing or (not unlimited and self._is_held_back(offset, upto, there)):
             self._note(offset, there, None)
             return None
         end = offset.at(upto)
