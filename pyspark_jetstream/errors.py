@@ -67,7 +67,7 @@ _ACK: Final = re.compile(r'"(\$JS\.ACK\.(?:[^."]+\.){2}(?:(?:[^."]+\.){2})?)\d+(
 
 _EXPECTED: Final = (
     "drop the row's Nats-Expected-… header, which asks for that (map_filter); of a bucket's key it"
-    " is the column revision"
+    " is the column revision: that of a deleted or expired key is its marker's (dropMarkers=false)"
 )
 
 _MORE_TIME: Final = (
@@ -97,6 +97,7 @@ _REMEDIES: Final = {
     10169: "the stream has counters: give each row an increment; the header Nats-Incr of rows is"
     " left out, as a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
+    10190: "schedule_target is a subject of the same stream, and another one than the row's",
 }
 """Advice by the server's err_code (server/errors.json)."""
 

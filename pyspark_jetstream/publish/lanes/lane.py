@@ -62,7 +62,7 @@ and the server would be waiting for them.
 """
 
 _NEVER: Final = (math.inf, math.inf)
-_SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
+_SILENCE: Final = "no PubAck within ackTimeout (is no_ack set, or does no stream listen?)"
 
 
 class Lane:
