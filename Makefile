@@ -57,7 +57,7 @@ test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=8 process
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 .PHONY: soak
-soak: WORKERS = 6
+soak: WORKERS = 4
 soak: $(INSTALLED) $(STARTS) $(STATEFUL)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
 	$(BIN)/python -m pytest $(XDIST) --soak $(ARGS)
 

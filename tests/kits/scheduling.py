@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = [
-    *(
-        f"tests/spark/test_{name}.py"
-        for name in ("round_trip", "faults", "source_starts", "source")
-    ),
+    *(f"tests/spark/test_{name}.py" for name in ("round_trip", "faults", "source")),
     *(f"tests/spark/test_{name}.py" for name in ("snippets", "jobs", "secrets")),
 ]
 """
