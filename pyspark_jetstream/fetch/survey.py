@@ -257,8 +257,9 @@ class Survey:
             word: int | str | Moment = where.sequences.get(partition.index, where.word)
             word = where.moment or where.streams.get(partition.stream, {}).get(0, word)
             if isinstance(word, Moment):
-                if not ending:
-                    check_past(info, None, {"startingTimestamp": word})
+                if not ending and word.resolve(info.now) > info.now:
+                    why = f"'{word.text}' lies in the future: the server's time is {info.now}"
+                    raise OptionError("startingTimestamp", why)
                 if partition.stream not in by_time:
                     text = word.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)
@@ -273,8 +274,7 @@ class Survey:
                     raise OptionError(
                         option,
                         f"partition {layout.within(partition.index)[1]} names sequence {sequence},"
-                        f" but stream"
-                        f" '{info.name}' ends at {info.last_seq}",
+                        f" but stream '{info.name}' ends at {info.last_seq}",
                     )
                 positions.append(sequence if ending else max(0, sequence - 1))
         for index in where.sequences:
