@@ -163,7 +163,8 @@ class Holder:
             now = time.monotonic()
             try:
                 (info,) = self._seats.quick.consumer_infos([first])
-                if info is None:  # the next look makes it anew
+                if info is None:  # it is made anew
+                    self._seats.is_prepared = False
                     return False
                 self.see(info, now)
             except JetStreamError as error:
@@ -280,10 +281,9 @@ class Holder:
         who = self._other
         if self.holds or who is None:
             return {"active": self.holds}
-        silent_s = round(self._silence.silent_s, 1)
         return {
             "active": False, "query": who.query, "host": who.host, "pid": who.pid,
-            "silent": silent_s,
+            "silent": round(self._silence.silent_s, 1),
         }  # fmt: skip
 
     def _may_sit(self, own: Offset, is_new: bool, infos: Mapping[str, StreamInfo]) -> bool:
