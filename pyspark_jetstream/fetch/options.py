@@ -72,10 +72,10 @@ READ_OPTIONS: Final = table(
         " With fewer it uses batched direct get. With `0` a `limits` stream is never read by direct"
         " get."),
     Option("maxPublishDelay", "", value_of.duration, "",
-        "Time that a publish into the stream may wait because of some ten tasks that read it near"
-        " a server. The shorter it is, the fewer messages a task asks for at a time, and the slower"
-        " is the read. Without this option it is `40ms` while messages are published, and does not"
-        " count while nobody publishes."),
+        "Aim for how long a publish into the stream waits for reads of it; where cores are short it"
+        " waits longer. The shorter it is, the fewer messages a task asks for at a time, and the"
+        " slower is the read. Without this option it is `40ms` while messages are published, and"
+        " does not count while nobody publishes."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

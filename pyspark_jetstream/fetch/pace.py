@@ -104,8 +104,8 @@ and again for its PubAck, and times vary.
 
 _BUSY_MESSAGES: Final = 2_000
 """
-Messages that a task has asked for at the most while somebody publishes, for the usual time: ten
-tasks near a server that sends 600,000 a second keep a publisher waiting for less.
+Messages that a task has asked for at the most while somebody publishes, for the usual time. It is
+by calculation: a server that sends 600,000 a second sends those of ten tasks in less than that.
 """
 
 _LOOK_S: Final = 0.05
