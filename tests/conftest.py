@@ -51,9 +51,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """
-    What stands in tests/live or tests/spark carries that mark. Spark's come first, then live ones.
-    """
+    """Marks what stands in tests/live or tests/spark; Spark's come first, then live ones."""
     order = {"spark": 0, "live": 1}
     folders = {item: item.nodeid.split("/", 2)[1] for item in items}
     for item, folder in folders.items():

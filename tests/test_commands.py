@@ -62,9 +62,7 @@ def test_the_list(capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_help_of_a_command(capsys, name):
-    """
-    It fits 80 columns, has an example and the exit statuses, and names flags, not options of Spark.
-    """
+    """It fits 80 columns, has an example and the exit statuses, and names flags."""
     status, out, _ = said(capsys, name, "--help")
 
     assert status == 0
@@ -109,10 +107,7 @@ def test_the_version(capsys):
     ],
 )
 def test_a_mistake(capsys, words, says):
-    """
-    It is one line behind the usage, with the nearest name, in the words of the command line; the
-    status is 2. No value that may be a secret is in it.
-    """
+    """It is one line with the nearest name, status 2, without a value."""
     status, out, err = said(capsys, *words.split())
 
     assert (status, out) == (2, "")
@@ -121,10 +116,7 @@ def test_a_mistake(capsys, words, says):
 
 
 def test_an_error_is_one_line(capsys, monkeypatch):
-    """
-    An error of ours, whatever names a stranger has put into it, is one line, and status 1; Ctrl-C
-    is 130.
-    """
+    """An error of ours is one line, status 1; Ctrl-C is 130."""
     error: BaseException = JetStreamError("stream '\x1b[2Jx' not found\nError: forged")
 
     @click.command()
@@ -305,10 +297,7 @@ def test_the_login_of_the_nats_command(options, monkeypatch, tmp_path):
 
 
 def test_a_context_of_the_nats_command(options, monkeypatch, tmp_path):
-    """
-    A context that is named counts, and what is given goes over it; the selected one counts only
-    where nothing else names servers, so its login goes to its own servers alone.
-    """
+    """A named context counts, given flags go over it; a selected one only without servers."""
     ca = tmp_path / "ca.pem"
     ca.write_text("x")
     context(tmp_path, "prod", url="tls://u:pw@prod:1", ca=str(ca), jetstream_domain="hub")

@@ -50,10 +50,7 @@ def test_the_wheel_is_the_package(dist):
 
 
 def test_a_wheel_is_no_zip_for_py_files(dist):
-    """
-    `register()` from a wheel, as `--py-files` brings one to the driver, says that executors pass
-    over wheels, and what to give instead.
-    """
+    """`register()` from a wheel in `--py-files` says what to give instead."""
     (path,) = dist.glob("*.whl")
     program = "import pyspark_jetstream; pyspark_jetstream.register(None)"
     refused = subprocess.run(

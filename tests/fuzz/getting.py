@@ -136,10 +136,7 @@ def check(case: Case) -> int:
 
 
 def _is_plain(stream: bytes) -> bool:
-    """
-    Whether all of ours is as a server sends it: what is not may be refused, such as a message that
-    was stored with a status and lacks what tells it from one.
-    """
+    """Whether all of ours is as a server sends it: what is not may be refused."""
     frames = [f for f in reference.read(stream).frames if f.sid == SID]
     if not all(reference.got(frame.headers) for frame in frames[:-1]):
         return False

@@ -34,10 +34,7 @@ def write_checkpoint(
     version: int = 1,
     query: str = "7182ce1d-c6c1-492d-81c4-c3bb61409ac5",
 ) -> Path:
-    """
-    A checkpoint with these batches, each the sources' offsets; all but the last are committed, or
-    those up to `committed`.
-    """
+    """A checkpoint of these batches' offsets; all but the last are committed, or `committed`."""
     for name in ("offsets", "commits"):
         (path / name).mkdir(parents=True, exist_ok=True)
         (path / name / ".9.tmp").write_text("half a file")

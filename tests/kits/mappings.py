@@ -12,12 +12,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 def map_all(
     mapping: SubjectMapping, subjects: Sequence[str], identities: Sequence[bytes] | None = None
 ) -> list[str | None]:
-    """
-    Each of these, mapped together.
-
-    Raises:
-        ValueError: One becomes no subject; the reason.
-    """
+    """Each of these, mapped together; ValueError with the reason if one becomes no subject."""
     column = pa.array(subjects, pa.string()).dictionary_encode()
     drawn_by = None if identities is None else pa.array(identities, pa.binary())
     mapped = mapping.map_rows(column, drawn_by)

@@ -1,9 +1,4 @@
-"""
-What people do wrong, done as Spark does it but without Spark, and what they see of it.
-
-`read`, `stream` and `write` call the data source in Spark's order; `told` formats what is raised as
-Spark's workers do, and brings the last line of that.
-"""
+"""What people do wrong, done in Spark's order without Spark, and the line they see of it."""
 
 from __future__ import annotations
 
@@ -68,11 +63,7 @@ def write(
 
 
 def told(call: Callable[[], object]) -> tuple[JetStreamError, str]:
-    """
-    The error of ours that a mistake ends in, and the last line of what Spark shows of it.
-
-    One line is ours, it is the last, and no other error stands before it.
-    """
+    """The error of ours that a mistake ends in, and Spark's last line: ours, and alone."""
     with pytest.raises(JetStreamError) as caught:
         call()
     lines = "".join(traceback.format_exception(caught.value)).splitlines()

@@ -1,7 +1,4 @@
-"""
-What the tests of options share: options of one kind, their errors, a secret; and typed options of
-which no more is said than a test says.
-"""
+"""What the tests of options share: options of one kind, their errors, a secret."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}
 
 
 def parse(kind, options):
-    """
-    The options of one kind, or of a `streaming` write, or of a `load` whose kind Spark does not
-    say; other reads get a stream when they name none.
-    """
+    """The options of one kind, of a `streaming` write or of a `load`; reads get a stream."""
     if kind == "streaming":
         return parse_sink(options, streaming=True)
     if kind == "load":

@@ -1,7 +1,4 @@
-"""
-What tests about seats share: pulls by hand, a query's driver as Spark calls it, and the same in a
-process of its own.
-"""
+"""What tests about seats share: pulls by hand, and a query in a process of its own."""
 
 from __future__ import annotations
 

@@ -33,10 +33,7 @@ def create(js: JetStream, config: dict[str, Any]) -> None:
 
 
 def publish(client: Client, messages: Sequence[tuple[str, bytes]]) -> list[int]:
-    """
-    Stores each message, and returns their sequences. One that nobody takes, as a server has just
-    come or nobody leads the stream, is sent again; as each has an id, none is stored twice.
-    """
+    """Stores each message, once, and returns their sequences; sent again while nobody takes it."""
     run, deadline = secrets.token_hex(8), time.monotonic() + 120
     requests = [
         (subject, data, wire.header_block([("Nats-Msg-Id", f"{run}-{number}")]))

@@ -1,8 +1,4 @@
-"""
-Seeds of random tests: fresh ones in each run, the same in all of its processes; or always the same.
-
-`JETSTREAM_TEST_SEED=N make test` repeats the run that said N in its header.
-"""
+"""Seeds of random tests: `JETSTREAM_TEST_SEED=N make test` repeats the run that printed N."""
 
 from __future__ import annotations
 

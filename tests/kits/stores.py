@@ -1,6 +1,4 @@
-"""
-A server whose streams can be taken back to a copy: as after a power cut, or a restored backup.
-"""
+"""A server whose streams can be taken back to a copy, as after a restored backup."""
 
 from __future__ import annotations
 

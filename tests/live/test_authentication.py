@@ -85,10 +85,7 @@ def test_credentials_file():
 
 
 def test_a_credentials_file_that_is_renewed(tmp_path):
-    """
-    The server ends a connection when its JWT expires; the next one logs in with the file as it is
-    then, in the driver and in a task whose options were pickled before.
-    """
+    """When its JWT expires the next connection logs in with the file as it is then."""
     mode = operator_mode()
     creds = tmp_path / "user.creds"
     creds.write_text(creds_of(mode.issued(exp=int(time.time()) + 4), mode.seed))
@@ -116,9 +113,7 @@ def test_a_credentials_file_that_is_renewed(tmp_path):
 
 @pytest.mark.parametrize("user", ["bob", "cyd"])
 def test_a_missing_permission_is_named(password_server, user):
-    """
-    A user who may not publish, or not subscribe to its inbox, learns which permission is missing.
-    """
+    """The error says which permission is missing: to publish, or to subscribe to the inbox."""
     client = Client(options(password_server.url, user=user, password=Secret(SECRET)))
     with pytest.raises(JetStreamError, match="(?i)permissions violation.*grant it"):
         JetStream(client).stream_info("S")

@@ -111,10 +111,7 @@ def test_columns(bucket, put, read):
 
 
 def test_deletes_and_purges(bucket, put, read):
-    """
-    Deleted and purged keys are left out of the latest values unless asked for; a history has them,
-    with what a purge left.
-    """
+    """Deleted keys are left out of the latest values unless asked for; a history has them."""
     users = bucket(history=5)
     put(users, ("a", b"1"), ("b", b"2"), ("c", b"3"), ("a", b"", DEL), ("b", b"", PURGE))
     put(users, ("d", b"4"), ("d", b"", DEL), ("d", b"5"))
@@ -144,10 +141,7 @@ def test_a_purge_hides_the_past(bucket, put, read):
 
 
 def test_keys_that_expire(bucket, put, read):
-    """
-    A key that expired leaves the server's marker, which is a purge; what expired without one is
-    not there.
-    """
+    """A key that expired leaves the server's marker, a purge; without one it is not there."""
     users = bucket(
         history=1, allow_msg_ttl=True, subject_delete_marker_ttl=10**9 * 60,
         max_age=10**9, duplicate_window=10**9,
@@ -165,9 +159,7 @@ def test_keys_that_expire(bucket, put, read):
 
 
 def test_a_bucket_that_is_none(new_stream, js, read):
-    """
-    A missing bucket, a stream that is none, and one without direct get are one clear error each.
-    """
+    """A missing bucket, a stream that is none, and one without direct get are one error each."""
     other = new_stream()
     new_stream(name=f"KV_{other}", subjects=[f"kv{other}.>"])
     new_stream(name=f"KV_{other}OFF", subjects=[f"$KV.{other}OFF.>"], allow_direct=False)
@@ -215,10 +207,7 @@ def test_a_mirrored_bucket(js, bucket, put, read, new_stream):
 
 
 def test_a_bucket_filled_from_others(js, bucket, put, read, new_stream):
-    """
-    What a source brings has its origin's subjects: the bucket is read by what is stored, and one
-    that holds no keys, or those of two buckets, is an error.
-    """
+    """A bucket with `sources` is read by what is stored; keys of none or two are an error."""
     users, others = bucket(history=2), bucket()
     put(users, ("a", b"1"), ("b", b"2"))
     put(others, ("a", b"3"))
@@ -245,10 +234,7 @@ def test_a_bucket_filled_from_others(js, bucket, put, read, new_stream):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_equal_to_brute_force(bucket, put, read, seed):
-    """
-    After any history of puts, deletes and purges the bucket is what replaying it gives, at any
-    revision that it still holds.
-    """
+    """At any revision the bucket is what replaying its puts, deletes and purges gives."""
     rng = random.Random(seed)
     users = bucket(history=64)
     log, purged = [], {}

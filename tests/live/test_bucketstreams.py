@@ -57,10 +57,7 @@ def fold(entries):
 @pytest.mark.parametrize("mode", ["auto", "own", "direct"])
 @pytest.mark.parametrize("history", [1, 5])
 def test_latest_values_then_changes(bucket, put, query, read, js, history, mode, seed):
-    """
-    What the bucket holds comes first, each key's last revision among it, then each change once, in
-    order of the revisions, over restarts, too; folded it is the bucket.
-    """
+    """Each key's last revision, then each change once, in order, over restarts too."""
     name = bucket(history=history)
     entries = changes(seed, 900)
     put(name, *entries[:300])
@@ -84,9 +81,7 @@ def test_latest_values_then_changes(bucket, put, query, read, js, history, mode,
 
 
 def test_some_keys_and_changes_alone(bucket, put, query):
-    """
-    `keys` leaves the others out, each filter a partition; from `latest` on there are changes alone.
-    """
+    """`keys` leaves the others out, each filter a partition; `latest` has changes alone."""
     name = bucket()
     put(name, ("a.1", b"old"), ("b.1", b"old"), ("c.1", b"old"))
     some = query(bucket=name, keys="a.>,c.*", includeHeaders="true")
@@ -199,10 +194,7 @@ def watched_by_command(url: str, name: str) -> Iterator[list]:
 @pytest.mark.parametrize("by", ["client", pytest.param("command", marks=needs_nats)])
 @pytest.mark.parametrize("count", [5_000, 100_000])
 def test_beside_a_watcher(nats_server, bucket, put, query, js, by, count):
-    """
-    The same sequence as a watcher has, with deletes, purges and the markers of keys whose TTL has
-    ended. Nothing is changed twice before both have read it: what is replaced no watcher sees.
-    """
+    """The same sequence as a watcher has, with deletes, purges and markers of ended TTLs."""
     name = bucket(allow_msg_ttl=True, subject_delete_marker_ttl=3600 * 10**9)
     rng, step, brief = random.Random(count), count // 25, 100
     put(name, *[(f"a.{key}", b"held") for key in range(0, 2 * step, 3)])

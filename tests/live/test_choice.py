@@ -137,10 +137,7 @@ def test_streams_that_keep_messages_for_consumers_need_direct_get(
 def test_partitions_of_one_stream_are_read_in_one_pass_where_that_is_cheaper(
     nats_server, js, new_stream
 ):
-    """
-    A short batch of a filtered layout is one task; a long one has a task for each partition where
-    their filters match few subjects, and one over the stream where they match many.
-    """
+    """Short filtered batches are one task; long ones a task each, or one over the stream."""
     name = new_stream()
     words = {"stream": name, "partitions": 2, "partitionSubject": name + ".{partition}.>"}
     query = Query(nats_server, **words)

@@ -35,10 +35,7 @@ def claimed(new_stream, publish, claimant):
 
 
 def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, monkeypatch):
-    """
-    Acks that meet no consumer, because its leader is being elected, are sent again; that it was
-    deleted is an error.
-    """
+    """Acks while no leader is there are sent again; that the consumer is gone is an error."""
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
@@ -62,10 +59,7 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
 
 
 def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, caplog):
-    """
-    An error that nobody expected is logged, and the next heartbeats follow: a thread that ended
-    would let all claims expire.
-    """
+    """An unexpected error is logged, and the next heartbeats follow."""
     one, claim = claimed
     fails, beat, told = iter([ValueError("surprise")] * 2), Heartbeats._beat, []
 
@@ -88,9 +82,7 @@ def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, ca
 def test_heartbeats_of_one_consumer_do_not_wait_for_others(
     new_stream, publish, claimant, nats_server
 ):
-    """
-    While four consumers do not answer, which are asked first, the claims of the fifth are kept.
-    """
+    """While four consumers do not answer, the claims of the fifth are kept."""
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow", ack_wait_s=6.0)
@@ -128,10 +120,7 @@ class SlowUp(Proxy):
 def test_acks_that_are_long_on_their_way(
     js, new_stream, publish, claimant, nats_server, monkeypatch
 ):
-    """
-    Acks of a batch that are longer on their way than an answer is awaited go in smaller writes;
-    the query does not end of it, also where one attempt has all the time there is.
-    """
+    """Acks that are slow on their way go in smaller writes, and end no query."""
     monkeypatch.setattr(acks, "_ATTEMPT_S", 6.0)
     monkeypatch.setattr(acks, "_FEW", 1000)
     name = new_stream()

@@ -61,10 +61,7 @@ def waiting(js, stream: str) -> int:
 
 @pytest.mark.parametrize("first_to_wait", [0, 1])
 def test_work_goes_to_the_nearer_of_two_that_wait(js, new_stream, publish, claimant, first_to_wait):
-    """
-    Of two priorities that both wait the lower number is served, also where it came later
-    (ADR-42 as implemented: `prioritized`).
-    """
+    """Of two priorities that both wait the lower is served, though it came later (ADR-42)."""
     name = new_stream()
     both = [claimant(name, policy="prioritized", priority=p) for p in (1, 5)]
     found: dict[int, list] = {}
@@ -116,10 +113,7 @@ def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claiman
 def test_what_comes_as_a_wait_ends_is_claimed(
     js, nats_server, new_stream, publish, claimant, monkeypatch
 ):
-    """
-    A message that is delivered when nothing has been heard of the pull, and before it is withdrawn,
-    belongs to the claim.
-    """
+    """A message delivered after the last look and before the withdrawal belongs to the claim."""
     name = new_stream()
     client = Client(connection_to(nats_server))
     one = claimant(name, client, policy="overflow")
@@ -174,9 +168,7 @@ def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
 
 
 def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, claimant):
-    """
-    Messages that come at any moment of a wait are claimed, each once, by the wait or after it.
-    """
+    """Messages that come at any moment of a wait are claimed once."""
     name = new_stream()
     one = claimant(name, policy="overflow")
     claimed: list[int] = []
@@ -220,10 +212,7 @@ def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_ser
 
 
 def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeypatch):
-    """
-    Where pulls are slow against the ack wait, a claim is smaller than asked for: what it has would
-    go to others before anybody keeps it.
-    """
+    """Where pulls are slow against the ack wait, a claim is smaller than asked for."""
     monkeypatch.setattr(claimant_module, "_ROUND_MESSAGES", 1)
     name = new_stream()
     publish([(f"{name}.x", b"")] * 5000)
@@ -281,10 +270,7 @@ def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
 
 
 def test_waits_in_a_cluster_lose_nothing():
-    """
-    Through a server that does not lead the consumer a wait may end while a message is on its way:
-    none is delivered to a pull that is over.
-    """
+    """Through a server that does not lead the consumer no message goes to a pull that is over."""
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)

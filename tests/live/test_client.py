@@ -92,10 +92,7 @@ def test_a_domain_is_a_prefix():
 
 
 def test_a_client_is_lent_again_after_success_only(nats_server):
-    """
-    The next task of a thread gets the open connection of one that ended well, and a new one
-    after a failure.
-    """
+    """A thread's next task gets the connection of one that ended well, else a new one."""
     opts = options(nats_server.url, client_name="lending")
     with borrow(opts) as first:
         kept = first.connection
@@ -132,10 +129,7 @@ def test_a_connection_of_a_server_that_went_away_is_not_lent():
 
 
 def test_reply_subjects_cannot_be_guessed(nats_server):
-    """
-    Who was asked knows nothing of the next request: answers to any number it may have are not
-    taken for it.
-    """
+    """Who was asked knows nothing of the next request's reply subject."""
     asker, other = Client(options(nats_server.url)), Client(options(nats_server.url))
     mine, theirs = asker.connection, other.connection
     theirs.subscribe("ask")
@@ -164,10 +158,7 @@ def test_reply_subjects_cannot_be_guessed(nats_server):
 
 
 def test_what_takes_the_server_longer_is_waited_for(nats_server, monkeypatch):
-    """
-    A cluster waits for servers that are gone before it lists consumers, for longer than an attempt
-    lasts at first: each that follows waits for twice as long, and what comes then counts.
-    """
+    """Each attempt lasts twice as long as the one before, so slow answers count at last."""
     monkeypatch.setattr(connection, "_ATTEMPT_S", 0.1)
     asker = Client(options(nats_server.url, api_prefix="$JS.slow.API"))
     other = Client(options(nats_server.url))

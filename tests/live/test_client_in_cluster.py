@@ -70,10 +70,7 @@ def test_a_leader_steps_down(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["connected", "leader"])
 def test_a_server_dies(cluster, victim):
-    """
-    A read goes on exactly when the server it is connected to, or the leader it reads from, is
-    killed in the middle.
-    """
+    """A read is exact when its server, or its stream's leader, is killed in the middle."""
     admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
     js = JetStream(admin)
     name = f"DIE-{victim}"
@@ -109,10 +106,7 @@ def test_a_server_dies(cluster, victim):
 
 @pytest.mark.slow
 def test_a_replica_that_knows_no_leader_is_not_believed(cluster):
-    """
-    A replica answers STREAM.INFO while its stream has no leader, by what it holds: also one that
-    was away, and has nothing. Nobody takes that for the stream's.
-    """
+    """STREAM.INFO of a replica that knows no leader is not taken for the stream's."""
     home, *others = cluster.servers
     name, asked = "NOBODY", "$JS.API.STREAM.INFO.NOBODY"
     with (

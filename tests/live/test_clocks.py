@@ -37,9 +37,7 @@ def stream(new_stream, publish) -> str:
 
 @pytest.mark.parametrize("parse", [parse_read, parse_stream])
 def test_a_range_starts_and_ends_by_the_servers_clock(ahead, stream, parse):
-    """
-    Ten minutes before the messages, and ten minutes behind them, by the clock that stored them.
-    """
+    """Ten minutes before the messages, and ten behind them, by the server's clock."""
     client = Client(connection_of(ahead.url))
     try:
         js = JetStream(client)
@@ -56,10 +54,7 @@ def test_a_range_starts_and_ends_by_the_servers_clock(ahead, stream, parse):
 
 @pytest.mark.parametrize(("moment", "there"), [("-70m", False), ("-50m", True)])
 def test_snapshots_are_as_of_the_servers_clock(ahead, stream, moment, there):
-    """
-    A snapshot of ten minutes before the messages is empty, one of ten minutes behind them is not:
-    as rows of one plan, and of one direct get.
-    """
+    """Ten minutes before the messages a snapshot is empty, ten minutes behind them it is not."""
     options = {"stream": stream, "multiLast": f"{stream}.a", "upToTime": moment}
     planned = rows(reader(ahead, **options))
     single = rows(JetStreamCallReader(parse_read({"servers": ahead.url, "batch": "1"} | options)))

@@ -17,10 +17,7 @@ Publish = Callable[..., None]
 def test_a_copy_with_a_duplicate_window_drops_messages(
     js: JetStream, new_stream: NewStream, publish: Publish
 ) -> None:
-    """
-    An id that the origin has stored twice, beyond its window, is copied once where the copy has a
-    window, and twice where it has none.
-    """
+    """An id stored twice beyond the origin's window is copied once where the copy has a window."""
     origin = new_stream(duplicate_window=100_000_000)
     publish([(f"{origin}.a", b"1", [("Nats-Msg-Id", "x")])])
     deadline = time.monotonic() + 60

@@ -190,10 +190,7 @@ def test_a_message_comes_whole(filled, js, publish, nats_server):
     ],
 )
 def test_whatever_lines_a_message_was_stored_with(js, new_stream, lines, headers):
-    """
-    Header lines that no client of ours would write do not make a message unreadable; what no client
-    could write again is left out.
-    """
+    """Odd header lines keep no message from being read; what nobody could write is left out."""
     stream = new_stream()
     js.client.request(f"{stream}.A", b"x", b"NATS/1.0\r\n" + lines + b"\r\n\r\n")
     message = DirectCalls(js.client, stream).message(1)
@@ -204,10 +201,7 @@ def test_whatever_lines_a_message_was_stored_with(js, new_stream, lines, headers
 
 @pytest.mark.parametrize("small", [0, 50])
 def test_many_large_messages(small):
-    """
-    More than the server keeps for a reader come when asked for one by one, also where small ones
-    before them give no warning.
-    """
+    """More than the server keeps for a reader comes when asked for one by one."""
     with DevServer("max_payload: 8MB") as server:
         client = Client(connection_of(server.url, request_timeout_s=60.0))
         JetStream(client).create_stream(
@@ -235,9 +229,7 @@ def test_a_long_batch_takes_several_requests(js, new_stream, publish):
 
 
 def test_a_large_multi_get_is_of_one_point(js, new_stream, publish):
-    """
-    A multi-subject get that takes several requests stays as of the sequence of its first answer.
-    """
+    """A multi-subject get of several requests stays as of the sequence of its first answer."""
     stream = new_stream()
     publish([(f"{stream}.{i}", b"x" * 30_000) for i in range(1024)])
     pages = DirectCalls(js.client, stream).pages(DirectCall(multi_last=(f"{stream}.*",)))
@@ -254,10 +246,7 @@ def test_a_large_multi_get_is_of_one_point(js, new_stream, publish):
 def test_a_multi_get_as_of_a_sequence_beyond_the_end(
     nats_server, js, new_stream, publish, storage, removed
 ):
-    """
-    As of a sequence that the stream has not reached, its last messages are those of its end; asked
-    within a short `requestTimeout`, as nothing has to be waited for.
-    """
+    """As of a sequence beyond the end the last messages are those of the end, at once."""
     stream = new_stream(storage=storage)
     publish([(f"{stream}.{'ABCD'[i % 4]}", b"%d" % (i + 1)) for i in range(12)])
     delete_messages(js, stream, removed)
@@ -271,10 +260,7 @@ def test_a_multi_get_as_of_a_sequence_beyond_the_end(
 
 
 def test_what_was_deleted_is_stepped_over(js, new_stream, publish):
-    """
-    The first message since a moment, and the last of all, are found where those that the server
-    looks at were deleted.
-    """
+    """The first message since a moment, and the last of all, are found beside deleted ones."""
     stream = new_stream()
     publish([(f"{stream}.{i % 3}", b"x" * 100_000) for i in range(250)])
     times = [moment(js, stream, seq) for seq in range(40, 121)]
@@ -322,10 +308,7 @@ def test_413_is_a_typed_error(js, new_stream, publish, nats_server):
 
 
 def test_503_is_a_typed_error(js, new_stream, publish, nats_server):
-    """
-    Where direct get is off the error says so and how to turn it on, on the driver; a missing
-    stream is one.
-    """
+    """Where direct get is off, or no stream is there, the driver's error says what to do."""
     stream = new_stream(allow_direct=False)
     publish([(f"{stream}.a", b"")])
     options = {"servers": nats_server.url, "stream": stream, "sequence": "1"}

@@ -80,10 +80,7 @@ def own_server():
 @pytest.mark.parametrize("storage", ["file", "memory"])
 @pytest.mark.parametrize("way", ["plain", "server", "client", "all"])
 def test_exact_ranges(js, new_stream, publish, way, storage):
-    """
-    Any range gives exactly its messages in order, with gaps anywhere, whether the server
-    filters, the client does, or nobody.
-    """
+    """Any range gives exactly its messages in order, with gaps anywhere, whoever filters."""
     stream = new_stream(storage=storage)
     publish([(f"{stream}.{'abc'[i % 3]}", b"%d" % i) for i in range(1, 1001)])
     publish([(f"{stream}.b", b"%d" % i) for i in range(1001, 1201)])
@@ -115,10 +112,7 @@ def test_exact_ranges(js, new_stream, publish, way, storage):
 
 
 def test_what_a_message_may_hold(js, new_stream, publish):
-    """
-    Empty and largest payloads, UTF-8 subjects, headers, and stale metadata of an earlier
-    delivery come through as stored; the server's own metadata counts.
-    """
+    """Empty and largest payloads, UTF-8 subjects, headers, stale metadata come as stored."""
     stream = new_stream()
     largest = bytes(js.client.connection.max_payload)
     stale = [
@@ -175,9 +169,7 @@ def test_a_restarted_server_does_not_show(own_server):
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
-    """
-    When no server comes back within requestTimeout, the read fails with an error that says so.
-    """
+    """When no server comes back within requestTimeout, the read's error says so."""
     server, js = own_server
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     fill(js, "S", 50_000)
@@ -195,9 +187,7 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
 
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 def test_a_purge_under_way_is_data_loss(js, new_stream, fail):
-    """
-    Messages purged while the range is read are data loss, or with failOnDataLoss=false left out.
-    """
+    """Messages purged while the range is read are data loss, or are left out."""
     stream = new_stream()
     fill(js, stream, 50_000)
     read = reading(stream, 0, 50_000, expected=50_000, fail_on_data_loss=fail)
@@ -218,9 +208,7 @@ def test_a_purge_under_way_is_data_loss(js, new_stream, fail):
 
 
 def test_expired_messages_are_data_loss(js, new_stream, publish):
-    """
-    Messages that expired after they were counted are data loss; without a count they are a gap.
-    """
+    """Messages that expired after they were counted are data loss; uncounted, a gap."""
     stream = new_stream(max_age=500_000_000, duplicate_window=500_000_000)
     publish([(f"{stream}.a", b"") for _ in range(100)])
     while js.stream_info(stream).messages:

@@ -20,10 +20,7 @@ def given(nats_server, new_stream, publish, tmp_path):
 
 
 def imported(names: list[str], given) -> list[set[str]]:
-    """
-    Our own modules in each of these processes. No process has what is slow, and none that only
-    plans Arrow's functions, each of which is made anew by the import.
-    """
+    """Our own modules in each of these processes, none of which has what is slow to import."""
     found = []
     for name in names:
         (start,) = started(PROCESSES[name], given)
@@ -43,13 +40,7 @@ def of(wing: str, modules: set[str]) -> set[str]:
 
 
 def test_what_a_streaming_read_imports(given):
-    """
-    Neither the plan, nor the source process, nor a task on a plain connection imports nats-py,
-    asyncio or ssl; none of them loads anything of writes or of batch reads. The plan, which only
-    pickles a reader, loads nothing that asks the server. The source process loads neither what
-    reads messages, nor what metrics, a shared consumer or another layout need. A task
-    loads nothing that plans, though Spark sends it the data source and the reader.
-    """
+    """Neither plan, source process nor task imports nats-py, asyncio, ssl, or what others need."""
     schema, plan, source, task = imported(
         ["schema of a read", *(f"streaming read: {each}" for each in ("plan", "source", "task"))],
         given,
@@ -85,10 +76,7 @@ def test_what_a_batch_read_imports(given):
 
 
 def test_what_a_write_imports(given):
-    """
-    Neither the plan nor the commit of a write loads what publishes, nor one without a mapping what
-    maps. Tasks and the commit load nothing of reads.
-    """
+    """Plan and commit of a write load nothing that publishes, nor maps, nor reads."""
     plan, task, commit = imported([f"write: {each}" for each in ("plan", "task", "commit")], given)
 
     sending = {"publish.publisher", "publish.lanes", "write.attempt", "write.task"}

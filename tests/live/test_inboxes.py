@@ -108,11 +108,7 @@ def test_a_reply_subject_that_is_no_inbox_gets_no_answer(nats_server, js, new_st
 
 
 def test_the_readmes_users(guarded):
-    """
-    With the permissions in the page a query reads by consumers of its own and hears of messages, a
-    write is exactly once and completes what a dead attempt left, an operator pauses and gets
-    receipts; and none of them hears what another is told.
-    """
+    """With the page's permissions reads, writes and pauses work, and nobody hears another."""
     server, clients = guarded
     admin = JetStream(clients["admin"])
     for stream, subjects in (("FLIGHTS", ["flights.>"]), ("ALERTS", ["alerts.>"])):

@@ -1,10 +1,4 @@
-"""
-Replicas and mirrors that lag: what they answer in the stream's place does not reach a snapshot.
-
-A replica that lags is one that knows only the beginning of the stream. Here it is a client that
-answers in the stream's name; a mapping of the server sends it every other request. The mirror is a
-real one.
-"""
+"""Replicas and mirrors that lag, played by a client: their answers reach no snapshot."""
 
 from __future__ import annotations
 
@@ -144,10 +138,7 @@ def write(js, count, subjects_, rng) -> dict[int, dict]:
 @pytest.mark.parametrize("beyond", [True, False], ids=["memory", "file"])
 @pytest.mark.parametrize("way", ["names", "back"])
 def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
-    """
-    With a replica that misses the newest messages every snapshot, of now and of then, is as exact
-    as without.
-    """
+    """With a replica that misses the newest messages every snapshot is exact."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     replicated(monkeypatch)
     (server, js), rng = lagged, random.Random(3)

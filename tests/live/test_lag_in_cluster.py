@@ -32,10 +32,7 @@ def cluster():
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["names", "back"])
 def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
-    """
-    A follower is stopped, misses messages, goes on and answers direct gets before it has caught
-    up, as single gets in between show. No snapshot of that moment holds an older value for it.
-    """
+    """No snapshot holds an older value for a follower that answers before it has caught up."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     rng = random.Random(seed := int(os.environ.get("SEED", "5")))
     home, *others = cluster.servers  # who writes is connected to one that is never stopped

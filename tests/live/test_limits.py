@@ -82,10 +82,7 @@ def test_a_query_is_granted_what_is_allowed(
 
 
 def test_queries_that_share_are_granted_what_is_allowed(limited: DevServer, js: JetStream) -> None:
-    """
-    A shared consumer is made with what is allowed, and asked for no more; what an option asks for
-    beyond that is an error that names the option and the limit.
-    """
+    """A shared consumer is made with what is allowed; what exceeds it names option and limit."""
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     shared = {"stream": "S", "consumer": "c", "priorityPolicy": "overflow"}
     many = Query(limited, **shared, maxAckPending=51)

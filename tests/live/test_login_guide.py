@@ -30,10 +30,7 @@ USER = f'authorization {{ users: [ {{ user: spark, password: "{SECRET}" }} ] }}'
 
 
 def blocks():
-    """
-    The dictionaries of the page, by the option that is the last one of each; without that of the
-    server to try.
-    """
+    """The dictionaries of the page, by their last option."""
     found = {}
     for each in snippets(PAGE):
         if each.language == "python" and "login =" in each.text and TRIED not in each.text:
@@ -133,11 +130,7 @@ def program(text):
 
 
 def test_a_server_with_tls_to_try_it(tmp_path, monkeypatch):
-    """
-    What the page makes of certificates, and its configuration, let a server run that its user
-    trusts, by name and address, and that knows the user's password. Also as strictly as Python 3.13
-    looks at certificates; and by the page's own options and flags.
-    """
+    """By the page's certificates and configuration a server runs that its user trusts."""
     strict(monkeypatch)
     monkeypatch.setenv("SPARK_PASSWORD", "secret")
     (made,), (block,) = shown("bash", "openssl"), shown("text", "cert_file")

@@ -41,10 +41,7 @@ def largest(prefix: str) -> int:
 
 
 def test_a_write_keeps_few_subjects(nats_server, new_stream):
-    """
-    A write of rows of which each has a subject of its own keeps no more of them than its caches
-    may have, with a mapping and made ids, too.
-    """
+    """A write of rows of different subjects keeps no more of them than its caches may have."""
     stream = new_stream(storage="memory")
     mapping = {f"{stream}.in.*": f"{stream}.out.{{{{wildcard(1)}}}}"}
     options = {
@@ -69,9 +66,7 @@ def test_a_write_keeps_few_subjects(nats_server, new_stream):
 
 
 def test_reads_keep_few_subjects(js, nats_server, new_stream):
-    """
-    A snapshot and the reading of a range keep no more subjects in Python than are on their way.
-    """
+    """Snapshots and ranges keep no more subjects in Python than are on their way."""
     stream = new_stream(storage="memory")
     fill(js, stream, [f"{stream}.{number:08d}" for number in range(SUBJECTS)])
     fill(js, stream, [f"{stream}.00000000"])

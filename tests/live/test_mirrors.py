@@ -1,9 +1,4 @@
-"""
-Real mirrors that answer direct gets in their origin's place: what of theirs is taken, what is not.
-
-Every mirror of a stream with direct get answers for it, whatever `mirror_direct` says when it is
-made (nats-server 2.15.1). Each kind stands beside the stream twice, so most answers are mirrors'.
-"""
+"""Real mirrors that answer direct gets in their origin's place: what of theirs is taken."""
 
 from __future__ import annotations
 
@@ -216,10 +211,7 @@ def owed(there, last, names) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_reads_are_exact_beside_mirrors(js, mirrored, kind):
-    """
-    Whatever the mirrors of a stream have, and have not, every read of the stream brings what its
-    leader holds, each time.
-    """
+    """Whatever the stream's mirrors have, every read brings what its leader holds."""
     stream, mirrors = mirrored
     kind(js, stream, mirrors)
     there, last = stored(js, stream), js.stream_info(stream).last_seq
@@ -257,10 +249,7 @@ def only_mirrors():
 
 @pytest.mark.parametrize("count", [40, MESSAGES])
 def test_the_leader_is_asked_where_mirrors_answer(only_mirrors, count):
-    """
-    Messages by sequence, batches and ranges are the leader's, to the byte, though mirrors alone
-    answer direct gets, and have nothing: short ranges, and long ones, filtered or not.
-    """
+    """Messages, batches and ranges are the leader's, though only empty mirrors answer."""
     js = only_mirrors
     for name in ("M1", "M2"):
         js.purge(name, None, 200)
@@ -294,10 +283,7 @@ def test_a_snapshot_that_only_mirrors_answer_is_an_error(only_mirrors):
 
 
 def test_a_user_who_may_not_ask_the_leader_gets_what_the_stream_answers(js, mirrored, monkeypatch):
-    """
-    Where STREAM.MSG.GET is forbidden, single messages beside a mirror that does not count are
-    asked for until the stream itself answers.
-    """
+    """Where STREAM.MSG.GET is forbidden, single messages are asked for until the stream answers."""
     stream, mirrors = mirrored
     transforming_what_it_mirrors(js, stream, mirrors)
     calls = DirectCalls(js.client, stream)

@@ -1,9 +1,4 @@
-"""
-What people do wrong, and what they see of it: the type of the error, what it says, what to do.
-
-Mistakes that need Spark itself are in `tests/spark/test_mistakes.py`, those of options alone in the
-unit tests. What needs no wait is asked for with deadlines of ten minutes, so that one shows.
-"""
+"""What people do wrong, and what they see of it; what needs Spark is in tests/spark."""
 
 from __future__ import annotations
 
@@ -479,10 +474,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_is_told(place, name):
-    """
-    A mistake is one error of ours: its last line has the type, what happened and what to do, and no
-    other error stands before it.
-    """
+    """A mistake is one error of ours: type, what happened, what to do, and no other before it."""
     mistake = MISTAKES[name]
     error, line = told(lambda: mistake.call(place))
 
@@ -495,10 +487,7 @@ def test_what_is_told(place, name):
 
 
 def test_what_is_no_mistake(place, caplog):
-    """
-    Messages of subjects that their stream takes no more are read by them; and a filter of a stream
-    that others fill may match what is yet to come: a warning, and no rows.
-    """
+    """Subjects that the stream takes no more are read; a filter that nothing matches warns."""
     assert read(**place.on("plain", stream="MOVED", subject="MOVED.>")) == 1
     assert caplog.text == ""
     assert read(**place.on("plain", stream="FILLED", subject="T.>")) == 0

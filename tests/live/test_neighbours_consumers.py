@@ -1,9 +1,4 @@
-"""
-What others do to the consumers that a query reads by: edited, deleted, paused, handed to another.
-
-Each ends in one of three: the query is exact, or it stops with an error that names the cause, or it
-waits and says until when.
-"""
+"""What others do to the consumers that a query reads by: exact, an error, or a wait."""
 
 from __future__ import annotations
 
@@ -81,10 +76,7 @@ def reading(query):
 def test_a_consumer_that_an_interest_stream_keeps_messages_for_is_deleted(
     js, place, reading, layout, how
 ):
-    """
-    The stream drops what comes while the consumer is gone, so an idle query, too, says that: by its
-    next look, and after a restart. With failOnDataLoss=false it makes one and goes on.
-    """
+    """On `interest` a deleted consumer is loss, also after a restart, unless it may be."""
     of = place(layout, retention="interest")
     reader = reading(of)
     stream, name = of.streams[0], name_of(reader)
@@ -140,10 +132,7 @@ def pause(js, stream, consumer, seconds):
 @pytest.mark.parametrize("mode", ["auto", "own"])
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch, mode, retention):
-    """
-    A query whose consumer is paused reads nothing around it, in no mode, says until when it waits,
-    once, and in its progress; resumed it goes on.
-    """
+    """While its consumer is paused a query reads nothing around it, and says until when."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(watched, "_SEATS_EVERY_S", 0.0)  # it looks at its consumers each time
     of = place("filtered", retention=retention)
@@ -191,11 +180,7 @@ def test_a_run_that_ends_waits_for_a_pause(js, place, reading):
 
 
 def test_an_option_that_the_checkpoint_overrides(place, reading, query):
-    """
-    A query that has run without the option `consumer` goes on with the name in its checkpoint; that
-    another one is given is an error with the name to give. (A standby that was added with another
-    name would not share its consumers.)
-    """
+    """The name of the consumer in the checkpoint counts; another one given is an error."""
     of = place()
     reader = reading(of)
     own = reader.planned[-1]["consumer"]

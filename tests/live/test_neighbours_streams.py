@@ -1,9 +1,4 @@
-"""
-What others do to the streams that a query reads: taken back, made anew, emptied.
-
-Each ends in one of three: the query is exact, or it stops with an error that names the cause, or,
-with `failOnDataLoss=false`, it goes on and says so.
-"""
+"""What others do to the streams that a query reads: exact, an error, or said and read on."""
 
 from __future__ import annotations
 
@@ -51,11 +46,7 @@ def own(store):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stream_that_was_taken_back_and_outgrew_the_checkpoint(store, own, query, layout, mode):
-    """
-    A stream that comes back with an older store, and is written to beyond what was read, ends the
-    query with an error each time it is started: new messages have sequences that count as read.
-    With failOnDataLoss=false all that it holds is read.
-    """
+    """An older store that outgrew the checkpoint is data loss at each start, unless it may be."""
     place = Place(own, layout, "A")
     place.publish(60)
     store.copy()
@@ -98,10 +89,7 @@ def test_a_stream_that_keeps_messages_for_us_was_taken_back(store, own, query, r
 
 
 def test_a_stream_that_ends_before_the_checkpoint(store, own, query):
-    """
-    It is said to be an older copy, with both sequences, and not to be another stream. With
-    failOnDataLoss=false all that it holds is read once more, and what comes then.
-    """
+    """It is said to be an older copy, with both sequences; else all is read once more."""
     place = Place(own, "one", "A")
     place.publish(6)
     store.copy()
@@ -137,10 +125,7 @@ def test_a_recorded_batch_of_a_stream_that_was_taken_back(store, own, query):
 
 
 def test_a_leader_that_does_not_yet_say_all_that_was_read(store, own, query, monkeypatch):
-    """
-    A new leader that says for a moment that its stream ends before what was read is no loss: it is
-    asked again.
-    """
+    """A new leader that says for a moment that its stream is shorter is asked again."""
     place = Place(own, "filtered", "A")
     place.publish(60)
     reader = query(store.server, **place.options)
@@ -176,10 +161,7 @@ LEAVE = {
 @pytest.mark.parametrize(("config", "change"), LEAVE.values(), ids=LEAVE)
 @pytest.mark.parametrize("restart", ["stop", "kill"])
 def test_a_server_that_only_restarts_is_no_alarm(store, own, query, config, change, restart):
-    """
-    Limits, deletes and purges of messages that were read take nothing from a query, whether the
-    server restarts or not.
-    """
+    """Limits, deletes and purges of what was read take nothing from a query, restart or not."""
     place = Place(own, "one", "A", **config)
     reader = query(store.server, **place.options)
     place.publish(20)
@@ -231,10 +213,7 @@ def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("amid", [False, True], ids=["between", "amid"])
 def test_a_mirror_that_is_promoted(own, store, query, layout, mode, amid):
-    """
-    A query reads a mirror; its origin is deleted, and the mirror takes over the origin's subjects.
-    It is the stream that it was, and each message comes once, also through a restart.
-    """
+    """A mirror that takes over its origin's subjects is the stream that it was."""
     place = Place(own, layout, "A")
     own.create_stream({"name": "M", "mirror": {"name": "A"}, "allow_direct": True})
     reader = query(store.server, directBelow=BELOW[mode], **place.options | {"stream": "M"})
@@ -286,10 +265,7 @@ def purged(js, place):
 @pytest.mark.parametrize("layout", ["one", "filtered"])
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_what_our_own_acks_remove_is_no_loss(own, store, query, layout, retention):
-    """
-    What a query has read leaves such streams, through limited batches, restarts of the query and a
-    new checkpoint beside what others have left.
-    """
+    """What a query has read leaves such streams, and is no loss over batches and restarts."""
     place = Place(own, layout, "A", retention=retention)
     reader = query(store.server, maxRecordsPerTrigger=30, **place.options)
     reader.plan()

@@ -1,10 +1,4 @@
-"""
-Servers that are too old: what is missing, and since which version it is there, never a wrong answer
-or a wait until `requestTimeout`.
-
-What nats-server 2.9.25 answers is recorded (`kits.recorded`); the versions between are said by a
-proxy's INFO.
-"""
+"""Servers that are too old: what is missing and since when, never a wrong answer or a wait."""
 
 from __future__ import annotations
 
@@ -58,10 +52,7 @@ def test_direct_gets_from_an_old_server(old):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_an_old_server_shows_in_its_first_answer(mixed, call):
-    """
-    ADR-31: old servers can be detected by the absence of Nats-Num-Pending in the first reply; where
-    another server of the cluster says that it is new, as well.
-    """
+    """The first reply without Nats-Num-Pending shows it (ADR-31), in a cluster as well."""
     with (
         DirectCalls.open({"servers": mixed.url}, "S") as calls,
         pytest.raises(

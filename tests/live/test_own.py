@@ -47,10 +47,7 @@ def consumers(js, stream) -> list[str]:
 
 
 def kept(js, stream) -> list[str]:
-    """
-    The consumers that stay once the server has had time to delete those of attempts: of one that
-    seems far, as a busy one does, nobody waits for that.
-    """
+    """The consumers that stay once the server has had time to delete those of attempts."""
     deadline = time.monotonic() + 60
     while True:
         names = consumers(js, stream)
@@ -85,10 +82,7 @@ def by_direct_get(monkeypatch):
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "uncounted"])
 @pytest.mark.parametrize("by", ["nothing", "filter", "dropping"])
 def test_exact_ranges(js, new_stream, publish, counted, by):
-    """
-    Any range gives exactly its messages in order, whoever filters: with gaps inside, at its end and
-    at its beginning, with its end beyond the last match. No consumer is left.
-    """
+    """Any range gives exactly its messages in order, whoever filters; no consumer is left."""
     stream = new_stream()
     publish([(f"{stream}.{i % 2}.x", b"%d" % i) for i in range(1, 1801)])
     publish([(f"{stream}.1.x", b"%d" % i) for i in range(1801, 2001)])
@@ -123,10 +117,7 @@ def test_exact_ranges(js, new_stream, publish, counted, by):
 
 @pytest.mark.parametrize("seed", fresh(__name__))
 def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
-    """
-    Whatever messages were stored with, direct get and own consumer give the same rows, with and
-    without headers.
-    """
+    """Whatever messages were stored with, direct get and own consumer give the same rows."""
     rng = random.Random(seed)
     stream = new_stream()
     blocks = [*ODD.values(), *(block for block, _ in SOUND.values())]
@@ -170,9 +161,7 @@ def test_no_other_way_is_taken_without_need(js, deep, by_direct_get):
 
 
 def test_what_the_server_is_told_of_it(js, deep):
-    """
-    While it is read by, the consumer is in memory, without acks, in the group, and goes by itself.
-    """
+    """While it is read by, it is in memory, without acks, in the group, and goes by itself."""
     batches = reading(deep, 50_000).batches(js.client)
     next(batches)
     other = JetStream(Client(js.client.options))
@@ -219,9 +208,7 @@ def small_pulls(monkeypatch):
 @pytest.mark.usefixtures("small_pulls")
 @pytest.mark.parametrize("by", ["nothing", "filter"])
 def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
-    """
-    Deleted again and again while it is read by, or pulled from by a stranger, it costs no message.
-    """
+    """Deleted again and again, or pulled from by a stranger, it costs no message."""
     admin = JetStream(Client(js.client.options))
     read = reading(deep, 50_000, f"{deep}.a" if by == "filter" else None, expected=50_000)
     found, seen = [], set()
@@ -240,10 +227,7 @@ def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
 
 @pytest.mark.usefixtures("small_pulls")
 def test_a_stranger_that_pulls_from_it_costs_no_message(js, deep):
-    """
-    What the server gives somebody else shows as a gap; another consumer is made behind the last
-    row.
-    """
+    """What goes to somebody else shows as a gap; another consumer begins behind the last row."""
     stranger = Client(js.client.options)
     admin = JetStream(stranger)
     batches = reading(deep, 50_000, expected=50_000).batches(js.client)
@@ -265,10 +249,7 @@ def test_a_stranger_that_pulls_from_it_costs_no_message(js, deep):
 
 @pytest.mark.usefixtures("small_pulls")
 def test_deletes_and_purges_meanwhile(js, deep):
-    """
-    Messages that are deleted while the range is read are no loss, and nothing else is missing;
-    purged ones are.
-    """
+    """Deletes while the range is read are no loss, purges are."""
     admin = JetStream(Client(js.client.options))
     batches = reading(deep, 50_000, expected=50_000).batches(js.client)
     found = sequences([next(batches)])
@@ -337,10 +318,7 @@ def test_a_server_that_is_killed_and_comes_back():
 
 @pytest.mark.parametrize("forbidden", ["CREATE", "DELETE"])
 def test_who_may_not_make_consumers(forbidden, by_direct_get):
-    """
-    Without the right to make such consumers a task reads by direct get; without that to delete
-    them it leaves them to the server.
-    """
+    """Without the right to make consumers a task reads by direct get; undeleted ones expire."""
     config = FORBIDDING % f"$JS.API.CONSUMER.{forbidden}.>"
     with DevServer(config) as server:
         admin = Client(connection_of(server.url, user="admin", password=Secret("x")))
@@ -396,10 +374,7 @@ def test_where_consumers_may_not_live_so_long(js, new_stream, by_direct_get):
 
 @pytest.mark.usefixtures("small_pulls")
 def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
-    """
-    Where the stream has as many consumers as it may, the rest is read in the other way, also in
-    the middle of a read.
-    """
+    """Where the stream has as many consumers as it may, direct get reads on."""
     stream = new_stream(max_consumers=1)
     fill(js, stream, 50_000)
     admin = JetStream(Client(js.client.options))
@@ -422,10 +397,7 @@ def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps down", "dies"])
 def test_in_a_cluster(monkeypatch, how):
-    """
-    The stream's leader steps down while it is read, or the server dies that has the consumer: each
-    message comes once, and no consumer is left, of a dead server once that is back.
-    """
+    """Each message comes once though the leader steps down or the consumer's server dies."""
     monkeypatch.setattr(own, "_INACTIVE_S", 10.0)
     with DevCluster(3) as cluster:
         admin = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
@@ -462,11 +434,7 @@ def test_in_a_cluster(monkeypatch, how):
 def test_far_away_pulls_wait_at_the_server(
     nats_server, js, new_stream, monkeypatch, away_s, cuts, together
 ):
-    """
-    Near the server one pull is sent before the first message is there, far away three: the server
-    goes on with the next one while the last messages of one are on their way. No more of them where
-    answers broke off, for which each is smaller.
-    """
+    """Near the server one pull waits, far away three, none more where answers broke off."""
     name = new_stream()
     fill(js, name, 1000, b"x")
     monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 100)

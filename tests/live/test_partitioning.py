@@ -217,10 +217,7 @@ def job(server: DevServer, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_job_partitions_a_stream(
     nats_server: DevServer, js: JetStream, raw: Callable[..., str]
 ) -> None:
-    """
-    `partition` shows plain lines without a terminal, names streams itself, and undoes what it made;
-    a stream in the way is status 1.
-    """
+    """`partition` shows plain lines, names streams, undoes its work; one in the way is status 1."""
     origin = raw()
     what = ["--stream", origin, "--subject", f"{origin}.*.*"]
     good = [*what, "--partitions", "4", "--tokens", "1"]
@@ -294,9 +291,7 @@ def test_what_the_program_shows_as_json(
     nats_server: DevServer, js: JetStream, numbered: Callable[..., str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """
-    As `--json` it says what would be made, what was made, and what was removed.
-    """
+    """`--json` says what would be made, what was made, and what was removed."""
     origin = numbered()
     words = ["partition", "--stream", origin, "--servers", nats_server.url, "--partitions", str(N)]
     words += ["--partition-subject", f"{origin}.{{partition}}.>"]
@@ -334,10 +329,7 @@ def test_what_copies_inherit(js: JetStream, request: pytest.FixtureRequest, layo
 def test_a_mirror_numbers_and_keeps_the_time(
     js: JetStream, raw: Callable[..., str], clean: None
 ) -> None:
-    """
-    A mirror whose transform numbers is a filtered layout, read without options; it has the origin's
-    sequences and timestamps, which copies by `sources` have not.
-    """
+    """A mirror that numbers is a filtered layout with the origin's sequences and timestamps."""
     origin = raw()
     rule = numbering(f"{origin}.*.*", N, (1,))
     transforms = [{"src": f"{origin}.*.*", "dest": rule}]

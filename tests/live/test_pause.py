@@ -53,9 +53,7 @@ def stream(js, new_stream, publish):
 
 
 def test_pins_are_taken(js, stream, said):
-    """
-    Each client that is pinned loses its pin, and the command says which it was; others keep theirs.
-    """
+    """Each client that is pinned loses its pin, and the command says which it was."""
     pins = [pulled(js, stream, name) for name in ("q-0", "qq-0")]
     status, rows, _ = said("unpin", "--stream", stream, "--consumer", "q")
 

@@ -156,10 +156,7 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("user", FORBIDDEN)
 def test_a_user_does_nothing_more(guarded, admin, user):
-    """
-    Each of the others' subjects, and of those that change streams, the server refuses. What may not
-    go to an inbox ends no connection, and does not arrive.
-    """
+    """Each of the others' subjects, and of those that change streams, the server refuses."""
     client, allowed = guarded[1][user], []
     hears = guarded[1]["admin"].connection
     hears.subscribe("_INBOX.*.x")

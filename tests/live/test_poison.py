@@ -18,10 +18,7 @@ __all__ = ["query"]
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish, query, retention):
-    """
-    Beyond `maxDeliver` a message goes to the dead-letter subject with what it was, and is
-    terminated; the next query does not see it.
-    """
+    """Beyond `maxDeliver` a message becomes a dead letter, and the next query does not see it."""
     name = new_stream(retention=retention)
     dead = new_stream()
     publish([(f"{name}.a", b"poison", [("Nats-Msg-Id", "7"), ("K", "v")])])
@@ -53,10 +50,7 @@ def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish,
 
 
 def test_a_dead_letter_is_stored_whatever_its_headers_say(js, new_stream, query):
-    """
-    What the server would act on, or what would hide its id, does not keep a dead letter from being
-    stored, once.
-    """
+    """Headers that the server acts on, or that hide its id, keep no dead letter from the stream."""
     name, dead = new_stream(), new_stream()
     said = [("Nats-Trace-Dest", f"{dead}.trace"), ("Nats-Trace-Only", "true"), ("K", "v"),
             ("Nats-Schedule", "@every 1m"), ("a", "Nats-Msg-IdNats-Msg-Id")]  # fmt: skip
@@ -76,10 +70,7 @@ def test_a_dead_letter_is_stored_whatever_its_headers_say(js, new_stream, query)
 
 
 def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
-    """
-    A message that fills `max_payload` has no room for the headers of a dead letter: an error that
-    says which, and not a connection that breaks again and again. It stays claimed.
-    """
+    """A message without room for a dead letter's headers is one error, and stays claimed."""
     name, dead = new_stream(), new_stream()
     maximum = js.client.connection.max_payload
     publish([(f"{name}.a", bytes(maximum))])
@@ -95,9 +86,7 @@ def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
 
 
 def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
-    """
-    All that was delivered too often is fetched in parts, and each message becomes a dead letter.
-    """
+    """All that was delivered too often is fetched in parts, each a dead letter."""
     monkeypatch.setattr(poison, "_TOGETHER", 2)
     name, dead = new_stream(), new_stream()
     publish(numbered(name, 5))
@@ -114,10 +103,7 @@ def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
 
 
 def test_dead_letters_need_a_stream_of_their_own(js, new_stream, query):
-    """
-    A dead-letter subject that no stream takes, or that the query reads, is refused. One that a
-    stream takes for just the subjects of this query is not.
-    """
+    """A dead-letter subject that no stream takes, or that the query reads, is refused."""
     name = new_stream()
     new_stream(subjects=[f"dead.{name}.*"])
     assert query(stream=name, maxDeliver=2, deadLetterSubject="dead.{subject}").claim() is None

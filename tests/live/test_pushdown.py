@@ -38,10 +38,7 @@ SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",)
 
 @pytest.fixture(scope="module")
 def server():
-    """
-    A server with 2,000 flights over 400 subjects and 4 partitions, the same in a stream a
-    partition, and in a bucket; half a minute lies between its halves, as far as clocks go.
-    """
+    """2,000 flights over 400 subjects: 4 partitions, a stream each, a bucket; in two halves."""
     with DevServer() as server:
         client = Client(connection_of(server.url))
         js = JetStream(client)
@@ -171,10 +168,7 @@ HISTORY = (FilteredBucketReader, {"bucket": "B", "history": True})
     ids=lambda value: " and ".join(map(repr, value)) if isinstance(value, list) else None,
 )
 def test_fewer_messages_for_the_same_rows(server, of, filters):
-    """
-    With a filter the rows it accepts are those of the read without it, and less than a third of
-    the messages leave the server for them.
-    """
+    """The rows that the filter accepts, for less than a third of the messages."""
     kind, options = of
     everything, all_out = read(server, kind, [], **options)
     rows, out = read(server, kind, filters, **options)
@@ -198,10 +192,7 @@ def test_fewer_messages_for_the_same_rows(server, of, filters):
     ids=lambda value: repr(value[0]) if isinstance(value, list) else "",
 )
 def test_filters_that_spare_less(server, of, filters, spared):
-    """
-    Filters of what is not known before, or that cost the server more than they save, bring the
-    same rows with few messages less, or no more.
-    """
+    """Filters that spare little bring the same rows for no more messages."""
     kind, options = of
     everything, all_out = read(server, kind, [], **options)
     rows, out = read(server, kind, filters, **options)
@@ -245,9 +236,7 @@ def test_what_is_no_help_is_left_to_spark(server):
 def test_only_the_process_that_hands_filters_over_gets_a_reader_for_them(
     server, monkeypatch, asked
 ):
-    """
-    A reader takes filters only where Spark hands some over: elsewhere it would refuse to read.
-    """
+    """A reader takes filters only where Spark hands some over, else it would refuse to read."""
     worker = "data_source_pushdown_filters" if asked else "plan_data_source_read"
     monkeypatch.setattr("sys.argv", ["daemon.py", f"pyspark.sql.worker.{worker}"])
     for options in ({"stream": "S"}, {"stream": "S", "multiLast": "f.>"}, {"bucket": "B"}):

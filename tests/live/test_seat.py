@@ -1,8 +1,4 @@
-"""
-The seat on a real server, rule by rule: what a query's consumers are, who holds them, what moves
-them and what they settle. What a standby reads is in test_standby, consumers that are deleted or
-paused are in test_neighbours_consumers, servers that are too old in test_mistakes.
-"""
+"""The seat on a real server: what it is, who holds it, what moves it, what it settles."""
 
 from __future__ import annotations
 
@@ -76,10 +72,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("changes,error", OTHERS.values(), ids=OTHERS)
 def test_a_consumer_of_another_kind_is_refused(js, new_stream, query, changes, error):
-    """
-    A consumer that is there already and cannot be read as this query reads is one clear error on
-    the driver, before a row moves; it is left as it was.
-    """
+    """A consumer that cannot be read as this query reads is one error, and is left as it was."""
     stream = new_stream()
     filled = json.loads(json.dumps(changes).replace("{stream}", stream))
     config = {key: value for key, value in (THERE | filled).items() if value is not None}
@@ -116,11 +109,7 @@ def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_a_consumer_of_another_query(js, new_stream, publish, query, caplog, retention):
-    """
-    While the first query reads, the second is refused by its name, which goes on. When it is gone,
-    the consumer of a `limits` stream, which only showed its position, is the second one's; where a
-    stream keeps messages for it, that is for somebody to say.
-    """
+    """A second query is refused by name; a seat left on `limits` becomes its own."""
     of = {"stream": new_stream(retention=retention), **SOON}
     one = query(**of, queryName="first")
     one.batch()
@@ -144,10 +133,7 @@ def test_a_consumer_of_another_query(js, new_stream, publish, query, caplog, ret
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_a_second_run_of_a_query_ends_the_first(new_stream, publish, query, apart, retention):
-    """
-    The run that starts over the same checkpoint reads at once; the other one ends before its next
-    batch, as fenced, and not for a loss of the messages that the second one has settled.
-    """
+    """The new run over a checkpoint reads at once; the old one is fenced before its next batch."""
     of = {"stream": new_stream(retention=retention), **SOON}
     first = apart(**of)
     first.batch()
@@ -254,10 +240,7 @@ def test_streams_are_looked_at_whatever_is_heard(js, new_stream, publish, query)
 @pytest.mark.parametrize("layout", ["one", "filtered"])
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_consumers_stand_where_the_query_is(query, js, new_stream, publish, retention, layout):
-    """
-    When Spark asks for what follows a batch, the batch is settled, also if nothing follows: the
-    server shows no lag, and streams that keep messages for the query keep none of it.
-    """
+    """What follows a batch settles it: no lag, and nothing kept, also if nothing follows."""
     name = new_stream(retention=retention)
     options = {"stream": name, "consumer": "c"}
     if layout == "filtered":
@@ -298,10 +281,7 @@ def test_a_message_wakes_an_idle_driver(query, new_stream, publish, monkeypatch,
 
 
 def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, query, apart):
-    """
-    What Spark still tells a query that lost its place about commits does not reach the stream: the
-    messages are the other one's to read.
-    """
+    """What Spark still tells a query that lost its place settles nothing."""
     of = {"stream": new_stream(retention="workqueue"), **HOT}
     first, second = apart(**of), query(**of)
     first.batch()
@@ -374,10 +354,7 @@ def test_what_the_user_may_not_is_asked_once(denied):
 
 
 def test_a_work_queue_loses_the_query_s_own_alone(js, new_stream, publish, query):
-    """
-    What was committed, of the seat's filter, if it still is the stream that was read. A query of
-    all that a work queue has is the only one: the server sees to that. One without purges is none.
-    """
+    """Only what was committed, of the seat's filter, leaves a work queue that is the one read."""
     stream = new_stream(retention="workqueue")
     one = query(stream=stream, subject=f"{stream}.a", consumer="c")
     one.batch()
@@ -441,10 +418,7 @@ def test_a_server_that_is_killed_and_comes_back(retention, of):
 
 @pytest.mark.slow
 def test_three_nodes():
-    """
-    The seat has the stream's replicas. When its leader steps down, and when that server is killed,
-    who holds it goes on, and who waits goes on waiting; it knows where to go on afterwards.
-    """
+    """Through a leader's step-down and death who holds the seat goes on, who waits waits."""
     with DevCluster(3) as cluster:
         urls = cluster.urls.split(",")
         js = JetStream(Client(clients.options(*urls, request_timeout_s=60.0)))

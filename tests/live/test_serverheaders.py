@@ -1,9 +1,4 @@
-"""
-Headers that the server acts on, stored by a stranger: not read, and not acted on when copied.
-
-The server refuses, changes or acts on most of them when they are published plainly. A stranger gets
-each into a stream all the same, as its own code for finding headers allows (`stored_raw`).
-"""
+"""Headers that a server acts on, stored by a stranger: not read, no effect when copied."""
 
 from __future__ import annotations
 
@@ -76,10 +71,7 @@ def with_header(name: str, traces: str) -> list[tuple[str, str]]:
 
 
 def stored_raw(js, subject: str, pairs: list[tuple[str, str]], data=b"x") -> None:
-    """
-    Stores a message with these very headers: the server does not look for a name behind a place
-    where that name stands twice, nor takes a line for a trace behind one without a colon.
-    """
+    """Stores these very headers: the server overlooks a name that stands there twice."""
     block = wire.header_block([])[:-2]
     for name, value in pairs:
         block += f"junk {name}{name}\r\n{name}: {value}\r\n".encode()
@@ -133,9 +125,7 @@ def test_what_ties_a_message_to_its_stream_is_read(js, new_stream, name):
 
 @pytest.mark.parametrize("name", sorted(NOT_WRITTEN))
 def test_a_copied_header_has_no_effect(nats_server, js, new_stream, name):
-    """
-    What was read goes out with its headers, and is stored once, untraced, without the server's.
-    """
+    """What was read goes out with its headers, and is stored once, untraced."""
     origin, target, traces = new_stream(), new_stream(), new_stream()
     for _ in range(3):
         stored_raw(js, f"{origin}.a", with_header(name, f"{traces}.x"))
@@ -153,9 +143,7 @@ def test_a_copied_header_has_no_effect(nats_server, js, new_stream, name):
                                   "Nats-Schedule-Time-Zone", "Nats-Schedule-Next",
                                   "Nats-Scheduler", "Nats-Batch-Id"])  # fmt: skip
 def test_published_as_it_is_it_has_one(nats_server, js, new_stream, monkeypatch, name):
-    """
-    The same rows are refused, or not stored, or traced, where they are copied as they were stored.
-    """
+    """The same rows, copied as they were stored, are refused, not stored, or traced."""
     monkeypatch.setattr(headerlines, "DROPPED", ())
     target, traces = new_stream(), new_stream()
     pairs = [(each, [value]) for each, value in with_header(name, f"{traces}.x")]
@@ -206,10 +194,7 @@ def api(server, user):
 
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent"])
 def test_a_copied_traceparent_is_not_the_servers_business(name):
-    """
-    An account that traces drops a message of whoever may not publish its traces. The application's
-    header is copied all the same.
-    """
+    """The application's traceparent is copied, also where the account traces."""
     with DevServer(TRACING) as server, api(server, "any") as any, api(server, "spark") as js:
         for stream in ("S", "T"):
             any.create_stream({"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True})
@@ -278,9 +263,7 @@ def mqtt_subscriber(port: int, topic: bytes) -> Iterator[IO[bytes]]:
 
 
 def test_rows_of_mqtt_reach_mqtt():
-    """
-    A row that an MQTT client published once is one of NATS now: subscribers of QoS 1 get it, too.
-    """
+    """A row that an MQTT client published reaches subscribers of QoS 1."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with DevServer(f"mqtt {{ host: 127.0.0.1, port: {port} }}") as server:

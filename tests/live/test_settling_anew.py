@@ -59,10 +59,7 @@ def begun(url, name, publish, **options) -> Query:
 
 
 def test_a_commit_of_a_stream_that_is_no_more(nats_server, js, new_stream, publish, anew):
-    """
-    Spark commits a batch when it has planned the next one, here of the stream that was made anew:
-    its messages are all read.
-    """
+    """A commit settles nothing in a stream made anew: its messages are all read."""
     name = new_stream(retention="workqueue")
     query = begun(nats_server.url, name, publish, failOnDataLoss="false")
     anew(name, "workqueue")
@@ -75,10 +72,7 @@ def test_a_commit_of_a_stream_that_is_no_more(nats_server, js, new_stream, publi
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_restart_over_a_stream_that_is_no_more(nats_server, js, new_stream, publish, anew, fails):
-    """
-    A run that begins with a batch of the run before settles nothing in a stream that was made anew
-    meanwhile.
-    """
+    """A run that begins with a batch of the run before settles nothing in a stream made anew."""
     name = new_stream(retention="workqueue")
     query = begun(nats_server.url, name, publish)
     publish([(f"{name}.x", b"old")])
@@ -103,10 +97,7 @@ def test_a_restart_over_a_stream_that_is_no_more(nats_server, js, new_stream, pu
 def test_a_stream_made_anew_between_plan_and_tasks(
     nats_server, js, new_stream, publish, anew, mode, fails
 ):
-    """
-    A batch that was planned a moment ago may be read from the stream that was made anew since; the
-    next plan says so. A query that goes on looks before the tasks, and then reads nothing of it.
-    """
+    """A batch of a stream made anew since its plan is noticed by the next plan."""
     name = new_stream()
     query = begun(nats_server.url, name, publish, directBelow=BELOW[mode], failOnDataLoss=fails)
     publish([(f"{name}.x", b"old%d" % i) for i in range(5)])

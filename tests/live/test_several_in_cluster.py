@@ -20,11 +20,7 @@ __all__ = ["query"]
 
 
 def test_streams_whose_server_is_away_are_not_empty(query: Callable[..., Query]) -> None:
-    """
-    A cluster lists a stream without a leader as one that holds nothing: it is no loss, nor are its
-    messages read again. Such a stream is waited for, then the query fails, and goes on when the
-    server is back.
-    """
+    """A stream without a leader is no empty one: waited for, then an error, then read on."""
     with DevCluster(3) as cluster:
         client = Client(parse_connection({"servers": cluster.urls}))
         js = JetStream(client)

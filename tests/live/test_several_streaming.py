@@ -55,10 +55,7 @@ def every(tenants: Tenants, **counts: int) -> list[tuple[str, int, int]]:
 def test_streams_join_from_their_first_message(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    What a stream has that comes while the query runs is read from its first message on, also by a
-    query that began at the end of the others; a stream keeps its place whoever comes.
-    """
+    """What a stream that comes has is read from its first message on; others keep their place."""
     tenants.make("b", "c")
     tenants.fill("b", "c")
     late = query(streamPattern=f"{tenants.prefix}-*", startingOffsets="latest")
@@ -98,10 +95,7 @@ def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
 
 
 def test_an_end_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
-    """
-    `endingOffsets` says where a stream ends, also one that comes later; the others go on. A query
-    that has read further is refused.
-    """
+    """`endingOffsets` ends one stream, also one that comes later; read beyond it is refused."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
     ends = {tenants.name("a"): {"0": 2}, tenants.name("c"): {"0": 1}}
@@ -121,10 +115,7 @@ def test_an_end_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None
 
 
 def test_moments_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
-    """
-    `startingTimestamp` by stream says from when on a stream is read, also one that comes later, or
-    whose moment is yet to come.
-    """
+    """`startingTimestamp` by stream counts for one that comes later, or a moment to come."""
     tenants.make("a", "b", "d")
     tenants.fill("a", "b", "d")
     moment = tenants.js.stream_info(tenants.name("a")).now.isoformat()
@@ -147,10 +138,7 @@ def test_moments_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
 def test_a_start_that_a_new_stream_does_not_reach_yet(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    A stream that comes joins when it reaches the sequence that `startingOffsets` begins it at; the
-    others are read meanwhile.
-    """
+    """A stream joins when it reaches the sequence that `startingOffsets` begins it at."""
     tenants.make("a")
     tenants.fill("a")
     starts = json.dumps({tenants.name("c"): {"0": 6}})
@@ -193,11 +181,7 @@ def test_each_deletion_is_told(
 def test_a_stream_that_is_deleted(
     tenants: Tenants, query: Callable[..., Query], fails: str
 ) -> None:
-    """
-    A stream that goes is a loss, of which the error names it; with failOnDataLoss=false the others
-    are read on, also in a batch that is run again, and a stream of its name that is made then
-    begins at its first message.
-    """
+    """A stream that goes is a named loss, or the others go on; one made then begins at 1."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails)
@@ -229,10 +213,7 @@ def test_a_stream_that_is_deleted(
 def test_a_stream_that_is_deleted_amid_a_batch(
     tenants: Tenants, query: Callable[..., Query], fails: str
 ) -> None:
-    """
-    A stream that goes between the plan and its task is the same loss: with failOnDataLoss=false the
-    task reads the others.
-    """
+    """A stream that goes between plan and task is the same loss, or the task reads the others."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails)
@@ -252,10 +233,7 @@ def test_a_stream_that_is_deleted_amid_a_batch(
 def test_a_stream_that_is_deleted_amid_a_plan(
     tenants: Tenants, query: Callable[..., Query], monkeypatch: Any, fails: str
 ) -> None:
-    """
-    A stream that goes between the look at it and the count of its messages is the same loss: what
-    the server refuses then ends no query that lives without it.
-    """
+    """A stream that goes amid a plan is the same loss, or ends no query."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
     for name in "abc":  # what has gaps is counted by the server
@@ -279,10 +257,7 @@ def test_a_stream_that_is_deleted_amid_a_plan(
 
 
 def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query]) -> None:
-    """
-    Streams with few messages share tasks, sixteen at the most, or as `minPartitions` asks; those
-    with many messages do not; and the tasks of a batch that runs again are the same.
-    """
+    """Streams with few messages share tasks, at most sixteen; the same when run again."""
     tenants.make(*range(40))
     tenants.fill(*range(40))
     tenants.fill(7, count=12_000)
@@ -310,10 +285,7 @@ def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query
 def test_the_tasks_of_others_stay_when_streams_go(
     tenants: Tenants, query: Callable[..., Query], cut: dict[str, int]
 ) -> None:
-    """
-    A batch that runs again has the tasks it had, by their places, without what they read of streams
-    that were deleted or made anew since: rows of other tasks keep their task and their place.
-    """
+    """Run again, a batch has the tasks it had, without what streams that went had."""
     tenants.make(*range(40))
     tenants.fill(*range(40), count=10)
     tenants.fill(7, count=300)
@@ -357,10 +329,7 @@ def test_a_run_that_ends_takes_no_streams_that_come_later(
 def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    With availableNow a stream that was deleted before the run and is made anew in it is left to the
-    next run.
-    """
+    """With availableNow a stream that is made anew in the run is left to the next."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false")
@@ -398,10 +367,7 @@ def test_a_task_of_several_streams_has_its_limit(
 def test_a_batch_has_its_limit_over_all_streams(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    `maxRecordsPerTrigger` is shared among the streams, and a few large ones do not starve the rest;
-    a batch reads the streams with messages, and none of the others.
-    """
+    """`maxRecordsPerTrigger` is shared among the streams; large ones starve no other."""
     tenants.make(*"abcd")
     tenants.fill("a", count=90)
     tenants.fill("b", "c", count=5)
@@ -420,10 +386,7 @@ def test_a_batch_has_its_limit_over_all_streams(
 def test_what_is_refused(
     nats_server: DevServer, tenants: Tenants, query: Callable[..., Query]
 ) -> None:
-    """
-    Consumers of one's own, and streams that keep messages only for these, do not go with several
-    streams; a checkpoint of one stream is none of several, nor of others than it has.
-    """
+    """Own consumers, interest, work queues, and a checkpoint of other streams are refused."""
     pattern = {"streamPattern": f"{tenants.prefix}-*"}
     tenants.make("a", "b")
     tenants.fill("a", "b")
@@ -460,10 +423,7 @@ def test_what_is_refused(
 def test_inspect_shows_each_stream(
     tenants: Tenants, query: Callable[..., Query], tmp_path: Path
 ) -> None:
-    """
-    `inspect` of the checkpoint shows each stream's position and lag, also while the batch that is
-    planned has streams that the last one had not.
-    """
+    """`inspect` shows each stream's position and lag, also of streams that are new in the plan."""
     tenants.make("b")
     tenants.fill("b")
     several = query(streamPattern=f"{tenants.prefix}-*")
@@ -488,11 +448,7 @@ def test_inspect_shows_each_stream(
 def test_streams_come_and_go_while_runs_die(
     tenants: Tenants, query: Callable[..., Query], there: int, come: int, go: int, seed: int
 ) -> None:
-    """
-    Of many streams some go and more come, while the query is ended at any of its steps: every
-    message of those that stay comes once, of those that go each at most once; and the requests of
-    an idle look are pages of the listing, not streams.
-    """
+    """Streams go and come, runs end at any step: what stays is read once, what goes at most so."""
     rng = random.Random(seed)
     names = [f"s{i}" for i in range(there)]
     tenants.make(*names)

@@ -37,10 +37,7 @@ def read(nats_server: DevServer) -> Callable[..., list[tuple[str, int | None, in
 
 
 def test_a_list_and_a_pattern(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    Each stream's messages come, once and with its name, by list or by pattern; each stream is
-    partition 0 of itself; streams of other names stay out.
-    """
+    """Each stream's messages come once, by list or pattern; each is partition 0 of itself."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "c")
     every = [(tenants.name(name), 0, seq) for name in "ac" for seq in (1, 2, 3)]
@@ -65,10 +62,7 @@ def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) 
 
 
 def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    `startingTimestamp` says by stream from when on it is read, and `endingTimestamp` until when;
-    one that is left out is read from its first message to its last.
-    """
+    """By stream from `startingTimestamp` until `endingTimestamp`; without, all of it."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
     moment = tenants.js.stream_info(tenants.name("a")).now.isoformat()
@@ -89,9 +83,7 @@ def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) 
 def test_an_end_before_its_start_names_the_stream(
     tenants: Tenants, read: Callable[..., Any]
 ) -> None:
-    """
-    Bounds of a stream that contradict each other are an error that names it, and no empty read.
-    """
+    """Bounds of a stream that contradict each other are an error that names it."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=6)
     b = tenants.name("b")
@@ -115,10 +107,7 @@ def test_tasks_of_one_backlog_keep_their_stream(tenants: Tenants, read: Callable
 
 
 def test_what_is_not_there(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    A pattern that no stream has, and a name in a list that none has, are errors that say so; a
-    stream without direct get is named.
-    """
+    """A pattern or name without a stream, and a stream without direct get, are named."""
     tenants.make("a")
     with pytest.raises(OptionError, match="streamPattern': there is no stream of such a name"):
         read(streamPattern=f"{tenants.prefix}-none*")
@@ -147,10 +136,7 @@ def test_planning_asks_by_pages(nats_server: DevServer, tenants: Tenants, count:
 
 
 def test_a_snapshot_of_several(tenants: Tenants, read: Callable[..., Any]) -> None:
-    """
-    A snapshot has the last message of every subject of each stream, by list or by pattern; each
-    stream is partition 0 of itself.
-    """
+    """The last message of every subject of each stream, by list or by pattern."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b")
     tenants.fill("b", count=2)

@@ -14,10 +14,7 @@ __all__ = ["query"]
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_two_queries_have_the_stream_between_them(js, new_stream, publish, query, retention):
-    """
-    Two queries that take turns have each message once between them, with its payload, subject and
-    one delivery; what is committed is acknowledged, and leaves the stream where retention says so.
-    """
+    """Two queries in turns have each message once between them; commits acknowledge."""
     name = new_stream(retention=retention)
     one, two = (query(stream=name, maxRecordsPerTrigger=30) for _ in range(2))
     assert one.claim() is None and two.claim() is None  # makes the consumer
@@ -37,10 +34,7 @@ def test_two_queries_have_the_stream_between_them(js, new_stream, publish, query
 
 
 def test_overflow_by_pending(js, new_stream, publish, query):
-    """
-    `minPending`: a query is served only while so many messages wait. The server looks again for
-    each message (ADR-42, "overflow"; >= as measured).
-    """
+    """`minPending`: served only while so many messages wait (ADR-42; >= as measured)."""
     name = new_stream()
     primary, second = query(stream=name), query(stream=name, minPending=11)
     publish(numbered(name, 10))
@@ -54,9 +48,7 @@ def test_overflow_by_pending(js, new_stream, publish, query):
 
 
 def test_overflow_by_claims(js, new_stream, publish, query):
-    """
-    `minAckPending`: a query is served only while so many claims of others are not acknowledged.
-    """
+    """`minAckPending`: served only while so many claims of others are open."""
     name = new_stream()
     primary = query(stream=name, maxRecordsPerTrigger=5)
     second = query(stream=name, minAckPending=5)
@@ -140,10 +132,7 @@ def test_streams_layout(js, new_stream, publish, query):
 
 
 def test_headers_and_tasks(js, new_stream, publish, query):
-    """
-    Headers come with `includeHeaders`, `deliveries` behind them; `minPartitions` and
-    `maxRecordsPerPartition` cut a batch into tasks.
-    """
+    """Headers, `deliveries` behind them; `minPartitions` and `maxRecordsPerPartition` cut."""
     name = new_stream()
     publish([(f"{name}.a", b"x", [("A", "1"), ("A", "2")])] * 10)
     one = query(stream=name, includeHeaders="true", minPartitions=4, maxRecordsPerPartition=3)
@@ -184,10 +173,7 @@ def test_available_now(js, new_stream, publish, query):
 
 
 def test_available_now_of_a_paused_consumer_ends(js, new_stream, publish, query, caplog):
-    """
-    A run of what is there does not wait for a paused consumer: it leaves what that has, and says
-    until when it is paused.
-    """
+    """A run of what is there leaves what a paused consumer has, and says until when."""
     name = new_stream()
     one = query(stream=name)
     assert one.claim() is None
@@ -225,10 +211,7 @@ def test_a_consumer_that_is_full(js, new_stream, publish, query):
 
 
 def test_one_message_at_a_time(js, new_stream, publish, query):
-    """
-    With `maxAckPending` 1 a query that goes on holds one claim from batch to batch; another one,
-    also with `minPending` 1 (ADR-42, "overflow"), is served when that has nothing to claim.
-    """
+    """With `maxAckPending` 1 one claim is held; another query gets one when it has none."""
     name = new_stream()
     publish(numbered(name, 4))
     one = query(stream=name, maxAckPending=1)

@@ -20,10 +20,7 @@ __all__ = ["query"]
 
 
 def test_a_replay_has_the_recorded_claims(js, new_stream, publish, query):
-    """
-    A batch that is run again by another run has the same rows, deliveries included, while others
-    go on claiming.
-    """
+    """A batch that is run again has the same rows and deliveries while others claim."""
     name = new_stream()
     publish(numbered(name, 60))
     one, two = (query(stream=name, maxRecordsPerTrigger=20) for _ in range(2))
@@ -40,10 +37,7 @@ def test_a_replay_has_the_recorded_claims(js, new_stream, publish, query):
 
 
 def test_asked_twice_claims_once(js, new_stream, publish, query):
-    """
-    Spark may ask for a batch and not record it: asked again from the same start, the same claims
-    are the answer, and none is forgotten.
-    """
+    """Asked again from the same start, the same claims are the answer."""
     name = new_stream()
     publish(numbered(name, 20))
     one = query(stream=name, maxRecordsPerTrigger=5)
@@ -56,10 +50,7 @@ def test_asked_twice_claims_once(js, new_stream, publish, query):
 
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention):
-    """
-    What a query claimed and did not record returns to the others after the ack wait, with its
-    second delivery; the query that comes back does not have it either.
-    """
+    """What was claimed and not recorded goes to others after the ack wait, delivery 2."""
     name = new_stream(retention=retention)
     one = query(stream=name, maxRecordsPerTrigger=10, ackWait="4s")
     two = query(stream=name)
@@ -78,10 +69,7 @@ def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention
 
 
 def test_heartbeats_keep_claims(js, new_stream, publish, query):
-    """
-    A batch may take longer than its ack wait: while its query lives the server keeps its claims,
-    and delivers them to nobody else.
-    """
+    """While a query lives, a batch longer than its ack wait keeps its claims."""
     name = new_stream()
     publish(numbered(name, 10))
     one, two = query(stream=name, ackWait="12s"), query(stream=name)
@@ -115,9 +103,7 @@ def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
 
 
 def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, query):
-    """
-    Claims of a dead query that return meanwhile are read as well, and end the run not before it.
-    """
+    """Claims of a dead query that return are read as well, and end no run before it."""
     name = new_stream()
     publish(numbered(name, 10))
     dead = query(stream=name, ackWait="4s")
@@ -137,10 +123,7 @@ def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, 
     [(None, range(1, 1001)), ("*.0", range(1, 1001, 2)), ("0.0", range(1, 1001, 100))],
 )
 def test_scattered_claims(js, new_stream, publish, by, own):
-    """
-    Claims with small and large gaps between them, of several deliveries, are read completely, in
-    order, each with its deliveries, whoever filters: nobody, we, or the server.
-    """
+    """Claims with gaps and several deliveries are read in order, whoever filters."""
     name = new_stream()
     publish([(f"{name}.{i // 2 % 50}.{i % 2}", b"m%d" % i) for i in range(1000)])
     rng = random.Random(7)
@@ -178,11 +161,7 @@ def test_what_was_committed_is_acknowledged_by_the_next_run(js, new_stream, publ
 
 
 def test_back_after_the_ack_wait(js, new_stream, publish, query):
-    """
-    The limit that the guide states: a query that comes back later than its ack wait runs the
-    batch it had recorded once more, although another query has had it. On a work queue the other
-    one's acks have removed the messages, and the replay is without them.
-    """
+    """A query that is back after its ack wait runs its batch once more, as the guide says."""
     twice = {}
     for retention in ("limits", "workqueue"):
         name = new_stream(retention=retention)
@@ -204,11 +183,7 @@ def test_back_after_the_ack_wait(js, new_stream, publish, query):
 def test_the_one_before_is_back_while_its_claims_are_read(
     js, new_stream, publish, query, retention
 ):
-    """
-    A query that is back after its ack wait acknowledges its batch, which removes messages that
-    another query has claimed meanwhile and not yet read. That is no data loss, and no error of the
-    other query: it has the rest.
-    """
+    """Acks of a query that is back late take messages from another's batch: no data loss."""
     name = new_stream(retention=retention)
     one, two = (
         query(stream=name, ackWait="4s", maxRecordsPerTrigger=10),
@@ -229,10 +204,7 @@ def test_the_one_before_is_back_while_its_claims_are_read(
 
 
 def test_never_back_after_a_commit(js, new_stream, publish, query):
-    """
-    The limit that the guide states: a query that ends between its commit and the next plan has not
-    acknowledged its last batch, and where it does not come back others have that batch as well.
-    """
+    """A query that never comes back after a commit has acknowledged nothing."""
     name = new_stream()
     publish(numbered(name, 20))
     one = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10)
@@ -247,9 +219,7 @@ def test_never_back_after_a_commit(js, new_stream, publish, query):
 
 
 def test_a_single_batch_is_refused(js, new_stream, publish, query):
-    """
-    `trigger(once=True)`, which Spark makes a limit of all there is, never acknowledges its batch.
-    """
+    """`trigger(once=True)` never acknowledges its batch, so it is refused."""
     name = new_stream()
     publish(numbered(name, 3))
     reader = query(stream=name).reader
@@ -260,10 +230,7 @@ def test_a_single_batch_is_refused(js, new_stream, publish, query):
 
 @pytest.mark.parametrize(("seed", "retention"), list(enumerate(RETENTIONS)))
 def test_random_deaths(js, new_stream, publish, query, seed, retention):
-    """
-    Three queries that die at random points and are back within the ack wait have each message in
-    exactly one committed batch.
-    """
+    """Three queries that die at random and are back in time commit each message once."""
     rng = random.Random(seed)
     name = new_stream(retention=retention)
     queries = [query(stream=name, maxRecordsPerTrigger=rng.randint(1, 9)) for _ in range(3)]

@@ -22,10 +22,7 @@ def edit(js, name, **changes):
 
 
 def test_what_a_filter_passes_over_is_read_after_a_reset(js, new_stream, publish, query):
-    """
-    The error says that setting a filter back is not all: the consumer stands behind what it has
-    passed over. As docs/guides/sharing.md says, a reset has it delivered.
-    """
+    """After an edited filter, a reset delivers what was passed over, as the guide says."""
     name = new_stream(retention="workqueue")
     one = query(stream=name, maxRecordsPerTrigger=14, ackWait="2s")
     assert one.claim() is None

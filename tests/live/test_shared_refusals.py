@@ -93,10 +93,7 @@ __all__ = ["query"]
     ],
 )
 def test_a_consumer_of_another_kind(js, new_stream, publish, query, config, options, option, says):
-    """
-    A consumer that cannot be shared as the options say is one error on the driver, before a
-    message is claimed.
-    """
+    """A consumer that cannot be shared so is one error before a message is claimed."""
     name = new_stream()
     publish(numbered(name, 3))
     js.create_consumer(name, {"durable_name": "jobs-0", "ack_policy": "explicit"} | config)
@@ -193,10 +190,7 @@ def test_a_consumer_deleted_meanwhile(js, new_stream, publish, query):
     ],
 )
 def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what, told):
-    """
-    A stream or a consumer of the same name that somebody makes anew under a running query is data
-    loss: sequences of the old one say nothing of the new one, and its claims are others'.
-    """
+    """A stream or consumer made anew under a running query is data loss."""
     name = new_stream()
     publish(numbered(name, 10))
     one = query(stream=name, maxRecordsPerTrigger=5)
@@ -226,10 +220,7 @@ def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what, told
 
 
 def test_a_user_who_may_not_acknowledge():
-    """
-    That a user may not publish acks is an error before a message is claimed, not after its rows
-    were written.
-    """
+    """That a user may not publish acks is an error before a message is claimed."""
     config = """authorization { users = [
       {user: all, password: x}
       {user: half, password: x, permissions: {publish: {deny: "$JS.ACK.>"}}}

@@ -71,10 +71,7 @@ def test_a_server_that_does_not_answer(tmp_path, monkeypatch):
 
 
 def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
-    """
-    A server without replicas that is killed may have forgotten its last deliveries: acks of those
-    are not answered, which is said and does not hold up the query. They are dealt out once more.
-    """
+    """Acks of deliveries that a killed server forgot are said, and hold nothing up."""
     with DevServer(store_dir=tmp_path) as server:
         client = Client(connection_to(server))
         js = JetStream(client)
@@ -98,10 +95,7 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
 
 
 def test_leader_changes_in_a_cluster(monkeypatch):
-    """
-    On three replicas the leaders of stream and consumer change between and during batches, not
-    during claims; no message is lost.
-    """
+    """Leaders change between and during batches; no message is lost."""
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)

@@ -64,10 +64,7 @@ def called(client) -> list[int]:
 
 @pytest.mark.parametrize("read", [consumed, got, called])
 def test_who_is_cut_off_asks_for_less(server, read):
-    """
-    A reader that the server cuts off (`max_pending`) asks for less until it is not cut off any
-    more, and reads all each time.
-    """
+    """A reader that the server cuts off (`max_pending`) asks for less, and reads all."""
     with Proxy(server.port, rate=RATE) as proxy:
         client = Client(connection_of(proxy.url, request_timeout_s=20.0))
         cut = [cut_off(server)]

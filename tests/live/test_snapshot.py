@@ -62,10 +62,7 @@ def random_history(js, stream, publish, rng, ttl=False) -> None:
 def test_equal_to_brute_force(
     js, nats_server, new_stream, publish, monkeypatch, seed, storage, way
 ):
-    """
-    As of any sequence a snapshot is what a reduction of the whole stream gives, whichever way it
-    is found, over histories of writes, deletes, purges, bucket operations and expiry.
-    """
+    """As of any sequence, after any history, a snapshot is the reduction of the stream."""
     rng = random.Random(seed)
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(
@@ -129,9 +126,7 @@ def test_any_number_of_subjects(js, nats_server, new_stream, monkeypatch, count,
 
 @pytest.mark.parametrize("way", ["names", "back"])
 def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, way):
-    """
-    More than 100,000 subjects, which the server lists in pages, come whole.
-    """
+    """More than 100,000 subjects, which the server lists in pages, come whole."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(storage="memory")
     count = 101_500
@@ -202,10 +197,7 @@ PASTS = {
 def test_a_past_that_is_gone_is_said(
     js, nats_server, new_stream, publish, monkeypatch, case, fail, way
 ):
-    """
-    Where a limit, a purge or age took what a subject was, the read says so, or leaves it out;
-    neither what the stream still keeps nor a new subject is an alarm.
-    """
+    """What a limit, purge or age took is said or left out; what stays is no alarm."""
     config, then, missed = PASTS[case]
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(**config)
@@ -244,10 +236,7 @@ def test_the_end_of_a_purged_stream(js, nats_server, new_stream, publish, monkey
 def test_a_point_before_the_first_message_is_said(
     js, nats_server, new_stream, publish, fail, caplog
 ):
-    """
-    A point of which nothing is left is an error, or an empty result, also where no subject came
-    back; before a stream's very first message there was nothing to lose, which is a warning.
-    """
+    """A point of which nothing is left is an error or empty; before all messages a warning."""
     stream = new_stream()
     before = datetime.now(UTC).isoformat()
     publish([(f"{stream}.{i}", b"") for i in range(10)])
@@ -303,10 +292,7 @@ def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_found_on_the_driver(js, nats_server, new_stream, publish, options, blamed):
-    """
-    A bound in the future, a subject outside of the stream and a stream without direct get are one
-    clear error each, before a task starts.
-    """
+    """A bound to come, a subject outside, no direct get: one error each before a task."""
     stream = new_stream()
     new_stream(name=f"{stream}OFF", allow_direct=False)
     publish([(f"{stream}.{i}", b"") for i in range(10)])
@@ -321,9 +307,7 @@ def test_bad_input_is_found_on_the_driver(js, nats_server, new_stream, publish, 
 
 
 def test_subjects_that_the_stream_takes_no_more(js, nats_server, new_stream, publish):
-    """
-    What was stored before the stream had other subjects is read, by a snapshot and one by one.
-    """
+    """What was stored before the stream had other subjects is read."""
     stream = new_stream()
     publish([(f"{stream}.a", b"1"), (f"{stream}.a", b"2")])
     config = js.stream_info(stream).config | {"subjects": [f"{stream}new.>"]}

@@ -16,10 +16,7 @@ from ..kits.snapshots import as_dict, delete, fill, reader, reduced, rows, store
 
 @pytest.mark.parametrize("way", ["names", "back"])
 def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way):
-    """
-    A snapshot taken and read while writers write, new subjects among them, is the stream as of
-    its sequence.
-    """
+    """A snapshot taken and read beside writers is the stream as of its sequence."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream()
     rng = random.Random(5)
@@ -56,10 +53,7 @@ def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way
 def test_what_leaves_before_it_is_read_is_reported(
     js, nats_server, new_stream, publish, monkeypatch, how, way, fail
 ):
-    """
-    What is purged or overwritten between plan and read is reported, or left out; no newer value
-    takes its place. Of a deletion it is said that there was one.
-    """
+    """What is purged or overwritten between plan and read is reported or left out, not newer."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=2 if how == "overwrite" else -1)
     a, b = f"{stream}.a", f"{stream}.b"
@@ -90,10 +84,7 @@ def test_what_leaves_before_it_is_read_is_reported(
 def test_what_leaves_a_bucket_before_it_is_read_is_reported(
     js, nats_server, new_stream, publish, how, fail, caplog
 ):
-    """
-    Where a stream has one message a subject what has left it is counted, by each task, also if it
-    left while the tasks were planned.
-    """
+    """What left a bucket is counted by each task, also while the tasks were planned."""
     stream = new_stream(max_msgs_per_subject=1)
     publish([(f"{stream}.{i}", b"%d" % i) for i in range(40)])
     source = reader(nats_server, stream=stream, multiLast=">", failOnDataLoss=fail, minPartitions=4)
@@ -138,10 +129,7 @@ def test_what_leaves_a_bucket_while_tasks_are_planned(
 def test_what_happens_between_plan_and_read(
     js, nats_server, new_stream, publish, monkeypatch, keep, how, way
 ):
-    """
-    A subject that is purged after a new one was written is not just missing: there was no moment
-    with neither of them. New subjects, and new messages where older ones are kept, are no alarm.
-    """
+    """A subject purged after a new one was written is reported; new ones are no alarm."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=keep)
     publish([(f"{stream}.{i}", b"") for i in range(30)])
@@ -165,10 +153,7 @@ def test_what_happens_between_plan_and_read(
 def test_a_subject_that_reaches_its_limit_before_a_past_is_read_is_reported(
     js, nats_server, new_stream, publish, monkeypatch, way
 ):
-    """
-    A subject that had not reached the stream's limit when the read was planned, but has lost its
-    value to it by the time it is looked up, is missed.
-    """
+    """A value that the limit took since the plan is missed."""
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(max_msgs_per_subject=3)
     publish([(f"{stream}.{each}", b"") for each in "abba"])
@@ -199,10 +184,7 @@ def test_a_stream_that_was_made_anew_is_not_read_for_the_old_one(
 
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 def test_chunks_of_any_size(js, nats_server, new_stream, publish, monkeypatch, large):
-    """
-    Going back a task holds few messages, however unevenly large ones and gaps lie; no message is
-    read for a subject that has one behind.
-    """
+    """Going back a task holds few messages, however large ones and gaps lie."""
     monkeypatch.setattr(snapshotread, "_FIRST_LENGTH", 50)
     monkeypatch.setattr(snapshotread, "_CHUNK_ROWS", 30)
     monkeypatch.setattr(snapshotread, "_CHUNK_BYTES", 20_000)

@@ -49,10 +49,7 @@ def test_a_start_yet_to_come(js, new_stream, query, monkeypatch):
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
 def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, read_mode):
-    """
-    Each partition is read to its endingOffsets and no further, whatever is there; a query that has
-    read beyond them fails, and so does one without such a partition.
-    """
+    """Each partition is read to its endingOffsets; one read beyond them, or missing, fails."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
@@ -78,10 +75,7 @@ def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, rea
 
 @pytest.mark.parametrize("below", ["0", "2", "100"])
 def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, reader, below):
-    """
-    A batch planned again has its partitions at the same places, although one has become empty in
-    between: the sink's message ids hang on them.
-    """
+    """A batch planned again has its partitions at the same places, also an empty one."""
     name = new_stream(max_msgs_per_subject=1)
     options = {"stream": name, "partitions": 4, "partitionSubject": f"{name}.{{partition}}.>",
                "directBelow": below}  # fmt: skip
@@ -103,10 +97,7 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
 
 
 def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, reader):
-    """
-    Batches of a few messages do not carry a partition beyond its endingOffsets, wherever those of
-    the others lie.
-    """
+    """Small batches carry no partition beyond its endingOffsets."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(40)])
     source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
@@ -122,10 +113,7 @@ def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, read
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
 def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_mode):
-    """
-    The progress shows of each partition the messages behind the batch that was planned, also when
-    no batch is: 0 once the query has caught up; with the least, most and mean of all partitions.
-    """
+    """The progress shows what is behind the planned batch, by partition and in all."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
@@ -146,9 +134,7 @@ def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_
 
 
 def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
-    """
-    With nothing new `latestOffset` returns its start unchanged, because Spark compares the text.
-    """
+    """With nothing new `latestOffset` returns its start's very text."""
     name = new_stream()
     publish([(f"{name}.0.x", b"x")])
     source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
@@ -159,10 +145,7 @@ def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
 
 
 def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_server):
-    """
-    Each task of a split range knows what it must find: messages that left between planning and
-    reading are data loss, not fewer rows.
-    """
+    """Messages that left between planning and reading are loss in each task of a split range."""
     name = new_stream()
     publish([(f"{name}.x", b"x") for _ in range(1000)])
     ranges = JetStreamRangeReader(
@@ -178,9 +161,7 @@ def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_ser
 
 
 def test_a_range_that_is_gone_is_no_mistake_in_its_bounds(js, new_stream, publish, nats_server):
-    """
-    A range that left the stream as a whole is data loss; with failOnDataLoss=false it is empty.
-    """
+    """A range that left the stream as a whole is data loss, or empty."""
     name = new_stream()
     publish([(f"{name}.x", b"x") for _ in range(100)])
     js.purge(name, None, 61)
@@ -194,10 +175,7 @@ def test_a_range_that_is_gone_is_no_mistake_in_its_bounds(js, new_stream, publis
 
 
 def test_too_few_partitions_are_refused(js, new_stream, publish, reader):
-    """
-    A layout with fewer partitions than the stream has is an error, not a subset; other subjects
-    beside it are none of its business.
-    """
+    """A layout with fewer partitions than the stream has is an error."""
     name = new_stream()
     publish([(f"{name}.meta.x", b"x")] + [(f"{name}.{i % 4}.x", b"x") for i in range(40)])
     few = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
@@ -215,10 +193,7 @@ STRAYS = {"beyond": "7", "far beyond": "4711", "padded": "01"}
 @pytest.mark.parametrize("parse", ["stream", "range"])
 @pytest.mark.parametrize("stray", STRAYS)
 def test_partitions_beyond_are_named(js, new_stream, publish, reader, nats_server, stray, parse):
-    """
-    Messages under any number that is no partition's are an error that names their subject, at the
-    start of a query and of a range; with failOnDataLoss=false a warning.
-    """
+    """Messages of no partition's number are an error, or a warning, that names their subject."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
     publish([(f"{name}.{STRAYS[stray]}.y", b"x")] * 3)
@@ -251,10 +226,7 @@ def test_subjects_without_a_number_are_named(js, new_stream, publish, reader, ca
 
 
 def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, reader):
-    """
-    Where the layout is read off the stream's transform, messages that did not go through it are
-    not left out silently.
-    """
+    """A layout read off the transform leaves out nothing that did not go through it."""
     origin = new_stream()
     publish([(f"{origin}.k{i}", b"x") for i in range(10)])
     source = {"name": origin, "subject_transforms": [
@@ -272,11 +244,7 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
 
 
 def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
-    """
-    A stream that keeps messages for consumers from now on has one of the query's that acknowledges
-    nothing. The error does not say to delete it, for unread messages would go with it; each way
-    out that it names reads them all.
-    """
+    """Each way out that the error names reads all, and does not delete the consumer."""
     name = new_stream()
     publish([(f"{name}.a", b"x") for _ in range(10)])
     first = reader(stream=name, consumer="reads", directBelow="0")
@@ -320,10 +288,7 @@ def test_transforms_that_disagree_are_refused(js, new_stream, reader):
 
 
 def test_a_pending_batch_of_a_stream_that_is_no_more(js, new_stream, publish, reader):
-    """
-    With failOnDataLoss=false a batch left in the write-ahead log is empty once its stream was made
-    anew; the new one is then read once, from its beginning.
-    """
+    """A logged batch of a stream made anew is empty; the new one is then read once."""
     name = new_stream()
     publish([(f"{name}.x", b"old") for _ in range(100)])
     options = {"stream": name, "failOnDataLoss": "false"}

@@ -29,11 +29,7 @@ def apart(nats_server):
 def test_the_second_goes_on_where_the_first_committed(
     js, new_stream, publish, query, apart, retention
 ):
-    """
-    While the first query reads, the second has no rows and says who reads; when the first is dead,
-    it reads from what the first had committed on: nothing is lost, and only the batch that was not
-    known to be committed is there twice.
-    """
+    """The second waits, and after a kill reads on from what the first had committed."""
     mode = {"directBelow": "999999999"} if retention == "direct" else {}
     stream = new_stream(retention="limits" if mode else retention)
     first, second = apart(stream=stream, **mode), query(stream=stream, **mode)
@@ -65,10 +61,7 @@ def test_the_second_goes_on_where_the_first_committed(
 def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(
     js, new_stream, publish, query, apart
 ):
-    """
-    Planned again from the two offsets that Spark has logged, by another process, the first batch of
-    a query that took over has the same rows; the batches after it have nothing to note.
-    """
+    """Planned again from the log, the first batch after a take-over has the same rows."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 10)
     first, second = apart(stream=stream), apart(stream=stream)
@@ -96,11 +89,7 @@ def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(
 
 @pytest.mark.parametrize("how", ["frozen", "unpinned"])
 def test_one_that_lost_its_place_waits_again(js, new_stream, publish, query, apart, how):
-    """
-    A query that stood still for longer than priorityTimeout and goes on, or whose pin was taken
-    away, finds, before it plans another batch, that another one took its place; it waits, and later
-    goes on where that one was.
-    """
+    """One that was frozen or unpinned finds another in its place before it plans, and waits."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 10)
     first, second = apart(stream=stream), query(stream=stream)
@@ -134,12 +123,7 @@ def test_one_that_lost_its_place_waits_again(js, new_stream, publish, query, apa
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, apart, gone):
-    """
-    A batch that stands in the log of a query that died is run when it is that query's turn again:
-    until then planning it waits, and takes nothing from the query that reads. As that one has
-    committed all of its rows, it has none then, which is no loss where they have left the stream,
-    and the query goes on where the other one was.
-    """
+    """The logged batch of a dead query is planned at its turn, without what was committed."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 10)
     first, second = apart(stream=stream), query(stream=stream)
@@ -172,10 +156,7 @@ def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, 
 
 
 def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, query, apart):
-    """
-    A query that is killed and started again over its checkpoint reads on at once, although another
-    one waits.
-    """
+    """Killed and started again over its checkpoint it reads on at once."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 10)
     first, second = apart(stream=stream, priorityTimeout="1h"), query(stream=stream)
@@ -192,11 +173,7 @@ def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, quer
 
 
 def test_one_that_ends_in_good_order_is_not_waited_for(js, new_stream, publish, query):
-    """
-    A query that is stopped lets the other one read on long before the hour that it would wait for a
-    silent one, and exactly behind what was settled. That one is not alarmed by what left the stream
-    while it waited: only what the query that reads had not committed counts.
-    """
+    """One that stops is followed at once, exactly; what left meanwhile is no alarm."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 10)
     first, second = (query(stream=stream, priorityTimeout="1h") for _ in range(2))
@@ -216,10 +193,7 @@ def test_one_that_ends_in_good_order_is_not_waited_for(js, new_stream, publish, 
 
 
 def test_latest_begins_where_the_first_query_began(js, new_stream, publish, query, apart):
-    """
-    With startingOffsets=latest the second query does not begin where it was started, but with what
-    the first one has not committed, and reads that once, though it ends where it was started.
-    """
+    """With `latest` the second begins with what the first has not committed."""
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 10)
     first = apart(stream=stream, startingOffsets="latest")

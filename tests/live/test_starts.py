@@ -40,10 +40,7 @@ STARTS = [batch_read, stream_read]
 
 @pytest.mark.parametrize("start", STARTS)
 def test_a_wrong_port(start):
-    """
-    Whatever is started fails once nobody was there for `connectTimeout`, however long a request may
-    take, and names the address, the error and what to check.
-    """
+    """Whatever is started fails after `connectTimeout`, with address, error and what to check."""
     wrong = f"127.0.0.1:{free_port()}"
     options = {"servers": f"nats://{wrong}", "stream": "S", "connectTimeout": "300ms",
                "requestTimeout": "1d"}  # fmt: skip
@@ -72,10 +69,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_port_of_a_command(command, tmp_path, monkeypatch, capsys):
-    """
-    Each program for operators fails once nobody was there for `connectTimeout`, and names every
-    address with its error.
-    """
+    """Each program fails after `connectTimeout`, and names every address with its error."""
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path / "checkpoint", [[offset({"S": "t"}, [1])]] * 2)
     wrong = [f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"]
@@ -90,10 +84,7 @@ def test_a_wrong_port_of_a_command(command, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("start", STARTS)
 def test_a_wrong_domain(nats_server, start):
-    """
-    Nobody answers for a domain that there is not: told after `connectTimeout`, however long a
-    request may take.
-    """
+    """Nobody answers for a missing domain: told after `connectTimeout`."""
     options = {"servers": nats_server.url, "stream": "S", "jsDomain": "none",
                "connectTimeout": "3s", "requestTimeout": "1d"}  # fmt: skip
     with pytest.raises(JetStreamError, match="nobody answers: .* jsDomain or jsApiPrefix is wrong"):
@@ -101,9 +92,7 @@ def test_a_wrong_domain(nats_server, start):
 
 
 def test_a_domain_behind_a_link_that_comes_up(monkeypatch):
-    """
-    A leaf node that is up before its link is: a read that starts waits for the domain behind it.
-    """
+    """A read that starts waits for a domain behind a link that is not up yet."""
     link = free_port()
     config = f'leafnodes {{ listen: "127.0.0.1:{link}" }}, jetstream {{ domain: hub }}'
     remote = f'{{ url: "nats-leaf://127.0.0.1:{link}" }}'
@@ -146,9 +135,7 @@ def test_a_task_of_an_executor_waits(nats_server, monkeypatch):
 
 
 def test_a_write_waits(monkeypatch):
-    """
-    A batch write may be one in `foreachBatch`, whose server restarts: it has `requestTimeout`.
-    """
+    """A batch write waits for `requestTimeout`: in `foreachBatch` its server may restart."""
     told = []
     shake_hands = module.shake_hands
     monkeypatch.setattr(

@@ -1,9 +1,4 @@
-"""
-Streams on which a stranger publishes whatever bytes a real server stores: every way of reading.
-
-The blocks are those of `tests.messages`, published as they are; what a server makes of them is
-asked of the server, by STREAM.MSG.GET.
-"""
+"""Streams with whatever bytes a real server stores: every way of reading."""
 
 from __future__ import annotations
 
@@ -110,10 +105,7 @@ def got(js, stream, start, end, filter=None) -> list[dict]:
 
 
 def test_a_consumer_of_ones_own(js, strange, caplog):
-    """
-    Its deliveries are all read, with and without headers, whatever is the first;
-    what are no headers is named in the log.
-    """
+    """Its deliveries are all read, with and without headers; odd blocks are logged."""
     stream, rows = strange
     with caplog.at_level(logging.WARNING):
         found = consumed(js, stream, len(rows))
@@ -132,10 +124,7 @@ def test_a_consumer_of_ones_own(js, strange, caplog):
 
 @pytest.mark.parametrize("mode", ["own", "direct"])
 def test_a_header_that_could_not_be_written_is_left_out(js, new_stream, caplog, mode):
-    """
-    A server stores headers that no write takes: one of them would stop a copy of the stream. Reads
-    leave them out, those beside them stay, and the log names the message.
-    """
+    """Headers that no write takes are left out of reads, and the log names the message."""
     stream = new_stream()
     js.publish(f"{stream}.a", b"1", [("ok", "1")])
     bad = [("a b", "1"), ("caf\u00e9", "2"), ("line", "a\rb"), ("", "3"), ("tab\t", "4")]
@@ -154,9 +143,7 @@ def test_a_header_that_could_not_be_written_is_left_out(js, new_stream, caplog, 
 
 
 def test_direct_mode(js, strange, caplog):
-    """
-    Ranges that begin, end or lie anywhere are read whole by batched direct get, filtered or not.
-    """
+    """Ranges that lie anywhere are read whole by batched direct get, filtered or not."""
     stream, rows = strange
     with caplog.at_level(logging.WARNING):
         assert got(js, stream, 0, len(rows)) == rows
@@ -185,9 +172,7 @@ def test_single_and_batched_direct_gets(nats_server, js, strange):
 
 @pytest.mark.parametrize("way", ["names", "back"])
 def test_snapshots(nats_server, js, strange, monkeypatch, way):
-    """
-    A snapshot by `multiLast` has the last message of every subject, whatever it was stored with.
-    """
+    """`multiLast` has the last message of every subject, whatever it was stored with."""
     stream, rows = strange
     monkeypatch.setattr("pyspark_jetstream.read.snapshot.choose_way", lambda *_: way)
     for options in ({}, {"upToSequence": len(rows) - 3}):
@@ -253,9 +238,7 @@ def test_what_is_asked_of_streams(js, strange):
 
 @pytest.mark.parametrize("code", [503, 10008, 10039])
 def test_a_payload_is_no_answer_of_the_server(js, new_stream, caplog, code):
-    """
-    What is stored may look like an error that passes; it is a message, and nothing is waited for.
-    """
+    """What is stored may look like an error; it is a message."""
     stream = new_stream()
     said = json.dumps({"error": {"code": 503, "err_code": code}}).encode()
     js.client.request(f"{stream}.A", said, b"NATS/1.0 503 xyz\r\n\r\n")
@@ -268,10 +251,7 @@ def test_a_payload_is_no_answer_of_the_server(js, new_stream, caplog, code):
 
 @pytest.mark.parametrize("headers", [b"", b"NATS/1.0\r\nA: 1\r\n\r\n"], ids=["bare", "headers"])
 def test_subjects_with_blanks(js, new_stream, headers):
-    """
-    Subjects with blanks that a server does not take for any are read as they are; where a message
-    has headers, direct get gives a CR as a blank, which is how the server sends it.
-    """
+    """Subjects with blanks are read as they are; direct get gives a CR as a blank."""
     stream = new_stream()
     hpub(js, [(b"%b.%b" % (stream.encode(), each), headers, each) for each in SUBJECTS])
     subjects = [f"{stream}.{each.decode()}" for each in SUBJECTS]

@@ -77,10 +77,7 @@ LISTS = [("a.x", "c.>"), ("c.*", "a.>"), ("*.x", "b.y", "a.y")]
 @pytest.mark.parametrize("filters", LISTS, ids="-".join)
 @pytest.mark.parametrize("read_mode", ["auto", "own", "direct"])
 def test_a_stream_is_read_by_each_filter(filled, reader, filters, read_mode):
-    """
-    Each message that a filter matches comes once, with the filter's place as its partition, in one
-    batch and in small ones.
-    """
+    """Each message that a filter matches comes once, with the filter's place."""
     name = filled()
     options = {"stream": name, "subject": listed(name, *filters), "directBelow": BELOW[read_mode]}
     whole = reader(**options)
@@ -238,9 +235,7 @@ def test_claims_of_each_filter(js, filled, query):
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
 def test_inspect_knows_the_filters_of_a_checkpoint(filled, reader, js, tmp_path, read_mode):
-    """
-    Each is a partition, as the checkpoint names them, whether there are consumers or not.
-    """
+    """`inspect` shows each filter as a partition, with consumers or without."""
     name = filled()
     source = reader(stream=name, subject=listed(name, "a.>", "c.>"), directBelow=BELOW[read_mode])
     end, _ = batch_after(source)

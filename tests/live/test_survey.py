@@ -72,10 +72,7 @@ def inside(there, span: Span) -> list[int]:
 
 
 def test_partitions_of_one_stream_are_counted(js, new_stream, publish):
-    """
-    The counts are those of the stream, also beside messages of no partition, and where it has grown
-    since it was looked at.
-    """
+    """Counts are the stream's, beside messages of no partition, and where it has grown."""
     stream = new_stream()
     asked = survey(js, stream, partitions="4", partitionSubject=f"{stream}.{{partition}}.>")
 
@@ -141,10 +138,7 @@ def test_counts_of_a_stream_that_has_grown_since(js, new_stream, publish):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cuts_hold_what_was_wanted(js, new_stream, publish, seed, monkeypatch):
-    """
-    A cut holds at most `wanted` messages and at least one, and lies inside its span. Many cuts
-    take about as many round trips as one.
-    """
+    """A cut holds 1 to `wanted` messages inside its span; many cost the trips of one."""
     rng = random.Random(seed)
     stream = new_stream()
     there = random_stream(js, stream, publish, rng)
@@ -175,9 +169,7 @@ def test_cuts_hold_what_was_wanted(js, new_stream, publish, seed, monkeypatch):
 
 
 def test_without_direct_get_sequences_stand_for_messages(js, new_stream, publish):
-    """
-    Where direct get is off, counts are upper bounds or unknown, and zero only where nothing is.
-    """
+    """Without direct get counts are upper bounds or unknown, zero only where nothing is."""
     stream = new_stream(allow_direct=False)
     publish([(f"{stream}.{'ab'[i % 2]}", b"") for i in range(100)])
     delete(js, stream, 10, 11, 100)
@@ -202,10 +194,7 @@ def at(js, stream, seq) -> datetime:
 
 
 def test_positions(js, new_stream, publish):
-    """
-    Words, sequences and moments become the last sequence before the first to read, or the last
-    to read.
-    """
+    """Words, sequences and moments become the last sequence before, or the last to read."""
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
     time.sleep(0.01)
@@ -258,10 +247,7 @@ def test_a_moment_is_inclusive(js, new_stream, publish):
 
 
 def test_a_moment_of_a_deleted_message(js, new_stream, publish):
-    """
-    A moment at which nothing is left stands for the next message, also where the server's blocks
-    end and begin with deleted ones.
-    """
+    """A moment at which nothing is left stands for the next message."""
     stream = new_stream()
     publish([(f"{stream}.a", b"x" * 100_000) for _ in range(250)])
     times = [at(js, stream, seq).isoformat() for seq in range(40, 121)]

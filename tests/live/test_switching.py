@@ -131,10 +131,7 @@ def test_each_message_is_read_once(
     switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str],
     old: str, new: str,
 ) -> None:  # fmt: skip
-    """
-    A query that has caught up goes on in a layout with another number of partitions, wherever both
-    come from, and also with messages that came before the switch; undone, it goes on in the old.
-    """
+    """A query goes on in another layout, and undone in the old: each message once."""
     options, _ = switch.layout(old, 2)
     reads = query(**options, maxRecordsPerTrigger=25, consumer="hot")
     reads.drain()
@@ -166,10 +163,7 @@ def test_each_message_is_read_once(
 def test_no_cut(
     switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Where one partition has read further than another the error has the endingOffsets that lead to a
-    cut, and after a run with them the switch is done.
-    """
+    """Without a cut the error's endingOffsets lead to one, and then the switch is done."""
     options, _ = switch.layout("streams", 2)
     then, words = switch.layout("streams", 3)
     ends = [switch.js.stream_info(f"{switch.origin}S2-{p}").last_seq for p in range(2)]
@@ -194,10 +188,7 @@ def test_no_cut(
 def test_what_cannot_be_switched(
     switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """
-    A batch that is not committed, a query that runs, another stream's checkpoint, a layout that was
-    not made, and an undo where nothing was switched are one line each; the checkpoint is untouched.
-    """
+    """What cannot be switched is one line each, and the checkpoint is untouched."""
     reads = query(stream=switch.origin, consumer="hot", directBelow="0")
     reads.drain()
     eventually(lambda: reads.plan() or switch.js.consumer_info(switch.origin, "hot-0").num_waiting)
@@ -261,10 +252,7 @@ def is_readable(path: Path, batch: int, before: bytes) -> bool:
 
 
 def test_killed_at_every_step(switch: Switch, query: Callable[..., Query]) -> None:
-    """
-    Killed at any step of a switch, and of its undo, the checkpoint is the old one or the new one,
-    and the same command ends it.
-    """
+    """Killed at any step the checkpoint is the old or the new one, and goes on to the end."""
     reads = query(stream=switch.origin, consumer="hot")
     reads.drain()
     then, words = switch.layout("streams", 3)

@@ -20,10 +20,7 @@ from ..kits.tls import make_certificates, strict, tls_server
 
 
 def test_tls_with_a_ca_of_ones_own(certificates):
-    """
-    A server is trusted by the CA given, with a tls:// or a nats:// URL; requests larger than a
-    TLS record pass, those in pieces too.
-    """
+    """The CA given is trusted by tls:// and nats://; large requests pass."""
     with tls_server(certificates) as server:
         for url in (server.url, server.url.replace("nats://", "tls://")):
             opts = options(url, tls_ca_file=str(certificates / "ca.pem"))
@@ -43,10 +40,7 @@ def test_tls_with_a_ca_of_ones_own(certificates):
 
 
 def test_all_records_that_have_come_are_read_at_one_time(certificates):
-    """
-    A server sends records of half a KiB; what is there is there after one read, also before the
-    peer went away, which the read after that tells.
-    """
+    """All records that have come are there after one read, also before the peer went away."""
     ours, theirs = socket.socketpair()
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificates / "server.pem", certificates / "server.key")
@@ -76,9 +70,7 @@ def test_all_records_that_have_come_are_read_at_one_time(certificates):
 
 
 def test_a_certificate_that_is_no_more_good_enough(tmp_path, monkeypatch):
-    """
-    A certificate that lacks what Python 3.13 wants is refused by its own reason, not for its CA.
-    """
+    """A certificate that Python 3.13 refuses is refused by its own reason."""
     strict(monkeypatch)
     make_certificates(tmp_path, signer_named="none")
     with tls_server(tmp_path) as server:

@@ -48,10 +48,7 @@ def asking(home, how: str, *ports: int, **changes):
 
 @pytest.mark.parametrize("how", ["servers", "tlsCaFile", "tlsCertFile"])
 def test_a_server_that_offers_no_tls_hears_nothing(certificates, server, how):
-    """
-    Where an option asks for TLS, a server whose INFO lacks it gets not one byte; the error is not
-    tried again, and names the server, the option and what to do.
-    """
+    """A server whose INFO lacks TLS gets not one byte; the error says what to do."""
     with Proxy(server.port, STRIPPED) as proxy:
         error = refused(asking(certificates, how, proxy.port))
 
@@ -85,10 +82,7 @@ def test_whatever_a_server_says_first(certificates, server, info):
 
 
 def test_every_server_of_the_list(certificates, server):
-    """
-    It holds for servers that are tried later, in whatever order, and none that a server without
-    TLS names is dialled.
-    """
+    """It holds for servers tried later; none that a server without TLS names is dialled."""
     with Proxy(server.port) as named:
         change = info_with(tls_required=None, connect_urls=[f"127.0.0.1:{named.port}"])
         with Proxy(server.port, change) as proxy:
@@ -117,9 +111,7 @@ def test_a_connection_that_is_dialled_again(certificates, server):
 
 
 def test_a_server_that_takes_both(certificates):
-    """
-    A server that takes clients with and without TLS is entered by TLS where an option asks for it.
-    """
+    """A server with and without TLS is entered by TLS where an option asks for it."""
     with (
         tls_server(certificates, config=f"{USERS}\nallow_non_tls: true") as server,
         Proxy(server.port) as proxy,
@@ -136,10 +128,7 @@ INJECTED = b"PONG\r\nMSG x.1 1 %d\r\n%s\r\n" % (len(FORGED), FORGED)
 
 
 def test_bytes_behind_info_are_an_error(certificates, server):
-    """
-    What somebody puts behind INFO before TLS begins is not believed inside TLS: an error, before
-    any login.
-    """
+    """What stands behind INFO before TLS is an error before any login."""
     with Proxy(server.port, lambda line: line + INJECTED) as proxy:
         error = refused(asking(certificates, "tlsCaFile", proxy.port))
 
@@ -169,10 +158,7 @@ def test_bytes_in_clear_while_tls_begins(certificates, server):
 
 
 def test_a_server_that_is_full_is_tried_again(certificates, server):
-    """
-    A server at its `max_connections` says so behind INFO and before TLS, and ends the connection:
-    an error like any other of a server that is not there, for the next attempt may get in.
-    """
+    """A full server says so before TLS: an error that is tried again."""
     full = b"-ERR 'maximum connections exceeded'\r\n"
     with Proxy(server.port, lambda line: line + full) as proxy:
         error = refused(asking(certificates, "tlsCaFile", proxy.port, request_timeout_s=6.0))
@@ -183,10 +169,7 @@ def test_a_server_that_is_full_is_tried_again(certificates, server):
 
 
 def test_what_the_server_is_comes_from_inside_tls(certificates, server):
-    """
-    What an INFO in clear says of the server holds until TLS has begun, not afterwards: the largest
-    payload decides which rows can be written.
-    """
+    """What an INFO in clear says holds until TLS has begun, not afterwards."""
     lie = info_with(max_payload=77, version="9.9.9", server_name="x", unheard_of=True)
     with Proxy(server.port, lie) as proxy:
         client = Client(asking(certificates, "tlsCaFile", proxy.port))
@@ -214,10 +197,7 @@ TRUE = b'INFO {"max_payload": 5}\r\n'
     ids=["2.14", "late", "pinged", "old server"],
 )
 def test_the_second_info(certificates, parts, payload, left):
-    """
-    The INFO inside TLS is waited for as long as it may still come, by the bytes; there is nothing
-    left of the one before.
-    """
+    """The INFO inside TLS is waited for; nothing is left of the one before."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     heard = []
@@ -254,9 +234,7 @@ def first(home, url: str, **changes):
 
 @pytest.mark.parametrize("value", ["true", "30s"])
 def test_handshake_first(certificates, value):
-    """
-    A server that says nothing before TLS, or waits so long for it, is entered, and requests pass.
-    """
+    """A server that says nothing before TLS, or waits long for it, is entered."""
     with (
         tls_server(certificates, f"handshake_first: {value}", USERS) as server,
         Proxy(server.port) as proxy,
@@ -277,10 +255,7 @@ def test_handshake_first_asks_for_tls_by_itself(certificates):
 
 @pytest.mark.parametrize("stripped", [False, True])
 def test_handshake_first_with_a_server_that_speaks_first(certificates, server, stripped):
-    """
-    A server without `handshake_first` is an error that names the option; nothing goes out in
-    clear.
-    """
+    """A server without `handshake_first` is an error; nothing goes out in clear."""
     with Proxy(server.port, STRIPPED if stripped else info_with()) as proxy:
         error = refused(first(certificates, proxy.url))
 
@@ -291,9 +266,7 @@ def test_handshake_first_with_a_server_that_speaks_first(certificates, server, s
 
 
 def test_a_server_that_waits_for_tls_is_told_apart(certificates):
-    """
-    Without the option, a server with `handshake_first` ends in an error that names the option.
-    """
+    """Without the option a server with `handshake_first` is an error that names it."""
     with tls_server(certificates, "handshake_first: true", USERS) as server:
         for given in ({}, {"tls_ca_file": str(certificates / "ca.pem")}):
             error = refused(

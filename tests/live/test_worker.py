@@ -56,9 +56,7 @@ def ran(program, *arguments):
 
 @pytest.mark.parametrize("program", [READS, WRITES], ids=["reads", "writes"])
 def test_a_worker_settles_after_its_first_task(nats_server, new_stream, program):
-    """
-    After a task of either kind nothing that was imported is looked at again by `gc.collect()`.
-    """
+    """After a task nothing that was imported is looked at again by `gc.collect()`."""
     stream = new_stream()
 
     before, after = map(int, ran(program, nats_server.url, f"{stream}.a").split())

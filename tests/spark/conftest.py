@@ -65,11 +65,7 @@ def range_df(spark: SparkSession, nats_server: DevServer) -> Callable[..., DataF
 
 @pytest.fixture
 def run_query(stream_df: Callable[..., DataFrame], tmp_path: Path) -> Callable[..., Run]:
-    """
-    Runs a query over everything that is there (availableNow) and returns what it delivered.
-
-    Runs of one test share a checkpoint unless they name another.
-    """
+    """Runs a query over everything there (availableNow); what it delivered."""
 
     def run(checkpoint: str = "checkpoint", server: DevServer | None = None, **options: Any) -> Run:
         result = Run()

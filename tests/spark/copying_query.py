@@ -1,7 +1,4 @@
-"""
-A streaming query that copies one stream into another, plain rows on separate executors; run by
-test_round_trip, which kills whatever it likes of it.
-"""
+"""A streaming query that copies a stream, plain rows on executors; test_round_trip kills it."""
 
 from __future__ import annotations
 

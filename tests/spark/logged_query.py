@@ -1,7 +1,4 @@
-"""
-A query, then a batch read whose log Spark collects; run by test_logs. By arguments: the server, the
-stream to read, the one to write, a folder, and `logLevel`, which may be empty.
-"""
+"""A query, then a batch read whose log Spark collects; run by test_logs."""
 
 from __future__ import annotations
 

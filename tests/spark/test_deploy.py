@@ -136,10 +136,7 @@ print("RESULT", rows.count())
 def test_register_in_an_environment_that_is_not_activated(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path
 ) -> None:
-    """
-    `venv/bin/python script.py`, where the first `python3` on PATH is another one: once registered,
-    the format reads and writes, for Spark's workers are the interpreter that runs the script.
-    """
+    """Once registered, the format works with `venv/bin/python script.py`, whatever PATH has."""
     name = new_stream()
     publish([(f"{name}.x", b"%d" % i) for i in range(20)])
     stranger = tmp_path / "bin" / "python3"

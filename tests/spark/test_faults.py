@@ -88,10 +88,7 @@ def test_driver_killed_at_every_point(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
     retention: str, points: list[str],
 ) -> None:  # fmt: skip
-    """
-    A query whose driver is killed with SIGKILL at points of a micro-batch, restarted each
-    time, delivers in every repetition of a batch the same rows, and in all every message once.
-    """
+    """A driver killed at points of a micro-batch repeats the same rows, each message once."""
     name = new_stream(retention=retention)
     options = {
         "servers": nats_server.url, "stream": name, "partitions": 2,
@@ -120,11 +117,7 @@ def test_driver_killed_at_every_point(
 def test_driver_killed_amid_consumers_of_the_attempts_own(
     new_stream: NewStream, nats_server: DevServer, js: JetStream, tmp_path: Path
 ) -> None:
-    """
-    A query that reads a backlog by consumers of its attempts' own, and is killed with SIGKILL in
-    the middle of them, has every message once, and the same rows in every repetition of a batch.
-    What killed attempts have left the server deletes.
-    """
+    """Killed amid own consumers it has every message once, and leaves no consumer."""
     name = new_stream()
     frames = b"".join(
         b"PUB %b.x %d\r\nm%d\r\n" % (name.encode(), len(str(i)) + 1, i) for i in range(75_000)

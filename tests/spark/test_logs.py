@@ -23,10 +23,7 @@ from ..unit.test_logs import LINE
 def test_the_log_of_a_query(
     nats_server: DevServer, new_stream: NewStream, tmp_path: Path, level: str
 ) -> None:
-    """
-    Driver and tasks write lines with time, level, query, batch and task; without the option those
-    are warnings. Where Spark collects what workers log, it gets ours alone.
-    """
+    """Driver and tasks log time, level, query, batch and task, by default warnings."""
     source = new_stream(allow_direct=True)
     target = new_stream()
     client = Client(connection_to(nats_server))

@@ -1,9 +1,4 @@
-"""
-What people do wrong and only Spark shows: where an error comes, and what stands around it.
-
-The table of mistakes is in `tests/live/test_mistakes.py`; here are those of `load()`, of starting a
-query, and what Spark itself has to say.
-"""
+"""What only Spark shows of mistakes: where an error comes, what stands around it."""
 
 from __future__ import annotations
 
@@ -81,9 +76,7 @@ def place(spark: SparkSession, server: DevServer, tmp_path: Path) -> Place:
 
 
 def sentence(error: BaseException) -> str:
-    """
-    The line that is ours, once; what stands behind it is Spark's own, and no other error does.
-    """
+    """The line that is ours, once, with no other error behind it."""
     text = str(error)
     ours = [line for line in text.splitlines() if line.startswith(ERRORS)]
 
@@ -138,9 +131,7 @@ def test_what_a_stream_says_when_it_starts(place, options, says):
 
 
 def test_columns_of_ones_own(place):
-    """
-    With `.schema(…)` Spark does not ask for ours at `load()`: then the query says what is wrong.
-    """
+    """With `.schema(…)` the query says what is wrong, not `load()`."""
     reader = place.spark.readStream.format("jetstream").options(servers=place.url, strem="S")
     with pytest.raises(StreamingQueryException) as caught:
         place.run(reader.schema("value STRING").load(), "noop")
@@ -209,10 +200,7 @@ def save(at: Place, *columns: str, mode: str | None = "append", **options: Any) 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_what_a_write_says(place, name):
-    """
-    A write's mistake is one line of ours on the driver, where no job of it starts; or the task's as
-    it is.
-    """
+    """A write's mistake is one line of ours on the driver before a job, or the task's."""
     call, kind, says = WRITES[name]
     context = place.spark.sparkContext
     context.setJobGroup(name, "")
@@ -261,10 +249,7 @@ def test_what_spark_says_itself(place, name):
 
 
 def test_a_thread_of_ones_own(place):
-    """
-    Spark looks a sink of Python up in the thread's active session, which a plain thread has not
-    before a DataFrame was made of Python data there, as docs/runbook.md says.
-    """
+    """In a plain thread Spark does not find the format, as docs/runbook.md says."""
     said: list[str] = []
 
     def run() -> None:

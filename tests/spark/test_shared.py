@@ -21,10 +21,7 @@ SHARED = {"priorityPolicy": "overflow", "consumer": "jobs"}
 
 
 def test_a_shared_read(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
-    """
-    A query on a shared consumer has the columns of every read and `deliveries`; two with their own
-    checkpoints have the stream between them, and the progress counts claims.
-    """
+    """A shared read has `deliveries`; two checkpoints have the stream between them."""
     name = new_stream()
     publish([(f"{name}.a", b"m%d" % i, [("K", "v")]) for i in range(90)])
     first = run_query("one", stream=name, startingOffsets='{"0": 11}', maxRecordsPerTrigger=30,
@@ -80,11 +77,7 @@ def test_a_primary_and_an_overflow_query_killed(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, ack_wait: str, primary: list[str], second: list[str],
 ) -> None:  # fmt: skip
-    """
-    A primary and an overflow query, each with SIGKILLs at points of a batch and restarts: their
-    committed batches are the stream, each message once. What was claimed and not recorded comes
-    back after the ack wait; what was recorded is read by its own query, back within it.
-    """
+    """A primary and an overflow query, killed at points, commit each message once."""
     name = new_stream()
     total = 600
     publish([(f"{name}.x", b"m%d" % i) for i in range(total)])

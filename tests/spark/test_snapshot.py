@@ -46,10 +46,7 @@ def reduced(whole: DataFrame, up_to: int) -> DataFrame:
 def test_a_snapshot_is_the_reduction_of_the_range(
     range_df: Frame, js: JetStream, new_stream: NewStream, publish: Publish
 ) -> None:
-    """
-    As of any sequence a snapshot equals, row for row and column for column, what Spark makes of
-    the whole stream.
-    """
+    """As of any sequence a snapshot equals Spark's reduction of the stream."""
     name = new_stream()
     publish(
         [
@@ -136,10 +133,7 @@ def test_filters_with_and_without_push_down(
     publish: Publish,
     multi_last: str | None,
 ) -> None:
-    """
-    Whatever Spark's setting is, filtered reads work, and their rows are those of Spark's own
-    filter over the whole read.
-    """
+    """Whatever Spark's setting, filtered reads give the rows of Spark's own filter."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.{i % 10}", b"%d" % i) for i in range(100)])
     options: dict[str, Any] = {"stream": name, "partitions": 2,
@@ -161,10 +155,7 @@ def test_filters_with_and_without_push_down(
 def test_pushed_filters_reach_the_server(
     spark: SparkSession, push_down: bool, range_df: Frame, new_stream: NewStream, publish: Publish
 ) -> None:
-    """
-    With push-down on, a query for one subject takes few messages from the server; without it,
-    all of them.
-    """
+    """With push-down a query for one subject takes few messages from the server."""
     from http.client import HTTPConnection
 
     def messages_out() -> int:

@@ -83,10 +83,7 @@ def commands(server: DevServer, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def finite(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """
-    `awaitTermination()` ends when everything that is there has been processed; no query outlives
-    its page.
-    """
+    """`awaitTermination()` ends when all is processed; no query outlives its page."""
     from pyspark.sql.streaming.query import StreamingQuery
 
     to_its_end = StreamingQuery.awaitTermination
@@ -109,10 +106,7 @@ def test_the_examples_of_a_page_run(
     section: Section, server: DevServer, commands: Path, spark: SparkSession, finite: None,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """
-    With a server of ours at the address that the page names; where an example only says what is
-    read, that is read, too. What the page says an example prints is what it prints.
-    """
+    """The examples run against a real server and print what the page says."""
     missing = [name for name in section.needs if importlib.util.find_spec(name) is None]
     if missing:
         # The suite has what `pip install pyspark-jetstream` and its tests bring, which shows that

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 def test_every_message_is_delivered_once(
     run_query: RunQuery, new_stream: NewStream, publish: Publish, layout: str, read_mode: str
 ) -> None:
-    """
-    In each layout and read mode two runs over a growing stream deliver every message exactly once,
-    with its columns.
-    """
+    """In each layout and mode two runs over a growing stream deliver every message once."""
     options: dict[str, Any] = {"directBelow": BELOW[read_mode]}
     if layout == "streams":
         base = new_stream()
@@ -64,10 +61,7 @@ def test_every_message_is_delivered_once(
 def test_retention(
     run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream, retention: str
 ) -> None:
-    """
-    On every retention a message is delivered once; interest and workqueue streams let go of it
-    once its batch is committed, the last one's, too.
-    """
+    """On every retention each message comes once; committed ones leave interest and queues."""
     name = new_stream(retention=retention)
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.x",
                "maxRecordsPerTrigger": 40}  # fmt: skip
@@ -115,12 +109,7 @@ def test_max_bytes_per_trigger(
 def test_a_large_partition_has_no_late_rows(
     stream_df: Callable[..., Any], new_stream: NewStream, publish: Publish, tmp_path: Path
 ) -> None:
-    """
-    Two partitions of one hour, the one with ten times as many messages as the other, are read as a
-    backlog, a tenth a batch: they go through the hour together, so a watermark of a few minutes
-    drops no row of the large one, and each minute has all that it should. The small one has rows in
-    each batch.
-    """
+    """Partitions of one hour go through it together: a watermark drops no row of the large one."""
     base = new_stream() + "H"
     for p in range(2):
         new_stream(f"{base}-{p}", subjects=[f"{base}.{p}.>"])
@@ -156,10 +145,7 @@ def test_a_large_partition_has_no_late_rows(
 def test_min_records_wait_for_more_or_for_the_delay(
     stream_df: Callable[..., Any], new_stream: NewStream, publish: Publish, tmp_path: Path
 ) -> None:
-    """
-    With minRecordsPerTrigger a batch waits until so many messages are there, but not beyond
-    maxTriggerDelay.
-    """
+    """A batch waits for minRecordsPerTrigger, but not beyond maxTriggerDelay."""
     name = new_stream()
     batches: list[int] = []
     query = (
@@ -293,10 +279,7 @@ def test_starting(
 def test_expired_messages_fail_the_query(
     run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream
 ) -> None:
-    """
-    Messages that left the stream unread end the query with what, where and what to do; with
-    failOnDataLoss=false it goes on with what is left.
-    """
+    """Messages that left unread end the query, or it goes on with what is left."""
     name = new_stream(max_msgs=50)
     publish(numbered(name, 20))
     run_query(stream=name)

@@ -27,10 +27,7 @@ def test_state_is_kept_and_each_message_is_read_once(
     stream_df: Callable[..., DataFrame], nats_server: DevServer, new_stream: NewStream,
     publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """
-    Counts by key go on where they were, over files that Spark has written with their checksums, and
-    over one that was written anew in Spark's JVM, as on another file system.
-    """
+    """Counts by key go on, over files that Spark has written and over Spark's file system."""
     origin, sent = new_stream(), Counter[str]()
     counts: dict[str, int] = {}
 

@@ -1,8 +1,4 @@
-"""
-One streaming read that a plan uses more than once: each scan has each row once, and no query ends.
-
-Any two values of usage, retention, layout, AQE, `minPartitions` and executors meet in some cell.
-"""
+"""One streaming read used more than once in a plan: each scan has each row once."""
 
 from __future__ import annotations
 

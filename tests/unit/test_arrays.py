@@ -23,9 +23,7 @@ def sliced(values: list, type: pa.DataType, before: int) -> pa.Array:
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bytes_and_their_positions(seed, before):
-    """
-    The offsets of a column cut its buffer into the same bytes again, and into others if taken.
-    """
+    """A column's offsets cut its buffer into the same bytes again."""
     rng = random.Random(seed)
     texts = [rng.randbytes(rng.randrange(4)) for _ in range(rng.randrange(1, 40))]
     column = sliced(texts, pa.binary(), before)

@@ -65,10 +65,7 @@ def test_mistakes_are_said_with_the_columns(options):
     ids=["range", "bucket", "schema", "unseen"],
 )
 def test_a_stream_reader_is_refused_by_its_own_words(options, schema, option):
-    """
-    What the columns could not tell (options of `spark.read`, columns of one's own) raises nothing
-    where Spark would put an error of its own behind it, and is the answer to each question after.
-    """
+    """What columns could not tell raises nothing of Spark's, and answers each question."""
     made = source(**options)
     reader = made.streamReader(schema or made.schema())
     reader = pickle.loads(pickle.dumps(reader))

@@ -245,10 +245,7 @@ def test_what_may_be_tried_again():
 
 
 def test_the_page_of_errors():
-    """
-    docs/errors.md has one row for each error, with its cause and its remedy, and says of which the
-    same call may succeed later.
-    """
+    """docs/errors.md has one row for each error, and which may succeed later."""
     rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (yes|no) \|$", PAGE, re.MULTILINE)
     named = [name for name, *_ in rows]
 

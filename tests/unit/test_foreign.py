@@ -110,9 +110,7 @@ def answered(data: bytes) -> None:
 )
 @pytest.mark.parametrize("data", [DEEP, b'{"owner": %s}' % DEEP, b"[]", b"7"])
 def test_who_reads_it_says_what_it_is_not(read, error, data):
-    """
-    Records, reports, commands and answers of strangers end in the error of whoever reads them.
-    """
+    """Records, reports and answers of strangers end in the error of who reads them."""
     with pytest.raises(error):
         read(data)
 

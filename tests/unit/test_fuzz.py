@@ -1,7 +1,4 @@
-"""
-What the package makes of hostile bytes, against a slow reference: what once broke, and whatever
-hypothesis finds. `make fuzz` looks for long; docs/security.md says what came of it.
-"""
+"""Hostile bytes against a slow reference: what once broke, and what hypothesis finds."""
 
 from __future__ import annotations
 

@@ -188,9 +188,7 @@ def is_pure(module: str) -> bool:
 
 
 def test_imports_follow_the_table():
-    """
-    A module imports the ground, its own wing, and what the wing's row names; only what exists.
-    """
+    """A module imports the ground, its own wing, what the wing's row names; only what exists."""
     for module in HOUSE:
         found = ours(HOUSE[module])
         home = wing(module)
@@ -208,9 +206,7 @@ def test_imports_follow_the_table():
 
 
 def test_nothing_in_the_house_is_a_circle():
-    """
-    Modules of the package, jobs and bench can each be put in an order that their imports follow.
-    """
+    """Modules of the package, jobs and bench can be put in an order that imports follow."""
     for top, where in ((PACKAGE, HOUSE), ("jobs", JOBS), ("bench", BENCH)):
         graph: dict[str, set[str]] = {}
         for module, path in where.items():

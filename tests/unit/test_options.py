@@ -48,10 +48,7 @@ def _said_least(kind):
 
 @pytest.mark.parametrize("kind", PARSERS)
 def test_a_default_is_said_once(kind):
-    """
-    Each row's default is a text that its own parser reads; where nothing is given the dataclasses
-    hold just that, and what one row of the kind fills has no default of its own.
-    """
+    """Each row's default is a text that its own parser reads, and what dataclasses hold."""
     rows = [row for row in all_options() if kind in row.kinds]
     by_field = {row.field: row for row in rows if row.field}
     holders = _said_least(kind)
@@ -92,9 +89,7 @@ def test_every_option_has_one_sentence():
 
 @pytest.mark.parametrize("kind", PARSERS)
 def test_what_asks_for_tls(kind, tmp_path):
-    """
-    TLS is asked for by any of the options that have to do with it, and by tls:// once in a list.
-    """
+    """TLS is asked for by any of its options, and by tls:// once in a list."""
     file = tmp_path / "a.pem"
     file.touch()
     certificate = {"tlsCertFile": str(file), "tlsKeyFile": str(file)}
@@ -120,10 +115,7 @@ def test_a_read_needs_a_stream(parser):
 
 
 def test_load_takes_what_one_of_the_reads_takes():
-    """
-    Where Spark does not say which read it is, the options of either are none's mistake, and those
-    of neither are an error.
-    """
+    """Options of either read are no mistake, those of neither are an error."""
     for options in (
         {"stream": "S", "directBelow": "5", "maxRecordsPerTrigger": "5"},
         {"stream": "S", "multiLast": ">"},
@@ -186,10 +178,7 @@ def test_all_that_is_wrong_is_said_at_load(options, said):
     ],
 )  # fmt: skip
 def test_moments(options, name, expected):
-    """
-    A moment is absolute in any zone, or relative to a now that comes later. It goes to the server
-    with its nanoseconds, although Python keeps microseconds.
-    """
+    """A moment is absolute in any zone, or relative; nanoseconds are kept."""
     now, moment = datetime(2026, 1, 31, 8, tzinfo=UTC), attrgetter(name)(parse("range", options))
 
     assert moment.rfc3339(now) == expected
@@ -214,10 +203,7 @@ def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
 
 @pytest.mark.parametrize("others", [{}, {"stream": "S", "streamSubjects": "a.>,b"}])
 def test_a_file_of_a_configuration_says_all_of_a_stream(tmp_path, others):
-    """
-    Its name and its subjects, too; options that say the same do not contradict it, and members
-    that are null are none.
-    """
+    """Options that say what the file says do not contradict it; null members are none."""
     file = tmp_path / "stream.json"
     file.write_text('{"name": "S", "subjects": ["a.>", "b"], "max_age": 5, "mirror": null}')
     options = {"createStream": "true", "streamConfig": str(file)} | others

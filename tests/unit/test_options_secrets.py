@@ -29,10 +29,7 @@ def secretive(tmp_path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("kind", PARSERS)
 def test_no_secret_shows_in_parsed_options(kind, tmp_path):
-    """
-    `repr`, `str` and `format` of parsed options hold no secret, wherever it was given; a task
-    still gets it.
-    """
+    """No `repr`, `str` or `format` of options holds a secret; a task still gets it."""
     for options in secretive(tmp_path):
         parsed = parse(kind, options)
         shown = f"{parsed!r} {parsed} {parsed.connection} {parsed.connection.where}"
@@ -44,10 +41,7 @@ def test_no_secret_shows_in_parsed_options(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", PARSERS)
 def test_no_secret_shows_in_an_error(kind, tmp_path):
-    """
-    An error about other options, or about the secret one, holds no secret: not as text, not
-    in its arguments, and not once pickled.
-    """
+    """No error holds a secret, in its text, its arguments, or pickled."""
     for options in secretive(tmp_path):
         for mistake in ({"requestTimeout": "x"}, {"nonsense": "1"}, {"token": "t", "user": "u"}):
             error = refused(kind, mistake | options)
@@ -73,9 +67,7 @@ def test_no_secret_shows_in_an_error(kind, tmp_path):
     ],
 )
 def test_a_user_in_a_url_is_refused_and_not_shown(servers):
-    """
-    A server list with credentials in it is refused, because query plans show it, and not quoted.
-    """
+    """Servers with credentials in them are refused, and not quoted."""
     error = refused("sink", {"servers": servers})
 
     assert SECRET not in str(error)

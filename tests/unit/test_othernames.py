@@ -28,10 +28,7 @@ def named(kind):
 
 
 def test_what_is_said_names_options_that_are_there():
-    """
-    A name that is an option there is no other name of one. What an error says of one that is
-    brought exists where it was given, and no error has the value.
-    """
+    """What an error says of another name exists, and no error has the value."""
     for kind, name, said in ROWS:
         error = refused(kind, {name: SECRET})
 

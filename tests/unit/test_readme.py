@@ -14,10 +14,7 @@ DOCS = ROOT / "docs"
 
 
 def test_option_tables():
-    """
-    docs/reference/options.md has every option once for each place it applies to, with its default
-    and its sentence; `python -m tests.kits.optiontables` writes it.
-    """
+    """docs/reference/options.md is what `python -m tests.kits.optiontables` writes."""
     page = optiontables.PAGE.read_text()
 
     assert page == optiontables.written(page)
@@ -30,10 +27,7 @@ def test_option_tables():
 
 
 def test_what_the_options_page_shows_may_be_given():
-    """
-    An option's parser reads its example, and each of its words; of an option that takes one of a
-    few words each has its line.
-    """
+    """An option's parser reads its example and each of its words."""
     for title, option in ((title, o) for title, all in optiontables.TABLES.items() for o in all):
         shown = optiontables.examples(title, option)
 

@@ -96,9 +96,7 @@ def test_a_secret_that_nobody_concealed_is_masked_by_its_place(member):
     ids=["jwt", "beginning", "seed", "userinfo", "none", "word", "file"],
 )
 def test_secrets_have_shapes(text, shown):
-    """
-    A user JWT, also cut off, an nkey seed, what stands before the @ of a URL; and nothing else.
-    """
+    """A JWT, also cut off, an nkey seed, what stands before the @ of a URL; nothing else."""
     assert sanitized(text) == shown
 
 
@@ -109,10 +107,7 @@ def test_a_credentials_file_is_masked():
 
 
 def test_a_secret_that_may_be_a_word_masks_no_other():
-    """
-    `inflammable` leaves `inflammables`, `te5t` leaves `late5t`; a short word, or three characters,
-    mask nothing by themselves.
-    """
+    """A short secret masks no word that it is a part of."""
     for secret in ("inflammable", "te5t", "spark", "a1b"):
         conceal(secret)
 
@@ -166,9 +161,7 @@ def test_fields_of_an_error_stay_as_they_are():
 
 
 def test_the_log_says_it_plainly(caplog):
-    """
-    Arguments of all kinds, in both ways to format them; numbers stay numbers; traces, line by line.
-    """
+    """Arguments of all kinds, in both formats, stay readable; numbers stay numbers."""
     logger = get_logger("pyspark_jetstream.test")
     secret = VALUES["password"]
     with caplog.at_level(logging.DEBUG):

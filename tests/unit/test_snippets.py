@@ -13,10 +13,7 @@ EXAMPLES = [snippet for page in PAGES for snippet in snippets(page)]
 
 
 def test_an_example_is_run_or_says_why_not():
-    """
-    A block of code has a language that `tests/spark/test_snippets.py` runs, is text, is saved as a
-    file, or stands under `<!-- not run: why -->`; a test that is named there exists.
-    """
+    """A block of code is run, shown, saved, or says why not, and a test named there exists."""
     for snippet in EXAMPLES:
         known = snippet.language in (*RUN, OUTPUT, "text") or snippet.file
         assert known, f"{snippet}: a block of code without a language"

@@ -52,9 +52,7 @@ def test_matches(filter, subject, expected):
 
 
 def test_covers_is_inclusion_and_overlaps_is_intersection():
-    """
-    For every pair of small filters, covers and overlaps agree with the sets of matched subjects.
-    """
+    """For every pair of small filters both agree with the sets of matched subjects."""
     matched = {f: {s for s in SUBJECTS if subjects.matches(f, s)} for f in FILTERS}
 
     for a, b in itertools.product(FILTERS, repeat=2):
@@ -187,9 +185,7 @@ def test_partition_template(template, index, filter, wildcard):
     ],
 )
 def test_bad_partition_template(template, reason):
-    """
-    A template without exactly one whole `{partition}` token, or no filter otherwise, is refused.
-    """
+    """A template without exactly one whole `{partition}` token is refused."""
     for use in (
         subjects.partition_token,
         subjects.partition_wildcard,

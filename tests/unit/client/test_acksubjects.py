@@ -56,10 +56,7 @@ def test_both_forms(subject):
 
 @pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
 def test_what_is_no_ack_subject(subject):
-    """
-    Tokens that are missing, empty, no numbers or too large: an error with a short text, and none of
-    Python's own.
-    """
+    """Tokens that are missing, empty, no numbers or too large are a short error."""
     with pytest.raises(ProtocolError, match="no ack subject") as caught:
         ack_of(subject)
     assert len(str(caught.value)) < 600

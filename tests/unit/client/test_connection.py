@@ -50,10 +50,7 @@ def dialled(monkeypatch):
 
 @pytest.mark.parametrize(("at_start", "seconds"), [(True, 5.0), (False, 30.0)])
 def test_who_was_never_reached_at_the_start_is_given_up_soon(clock, dialled, at_start, seconds):
-    """
-    At the start of a query it is `connectTimeout` in all, else `requestTimeout`: no pause ends
-    beyond it, and one more would have.
-    """
+    """At a query's start it is `connectTimeout` in all, else `requestTimeout`."""
     client = Client(
         connection_of("nats://h", connect_timeout_s=5.0, request_timeout_s=30.0), at_start
     )
@@ -106,10 +103,7 @@ class Silent:
     [("$JS.d.API", True, 5), ("$JS.API", True, 5), ("$JS.d.API", False, 30)],
 )
 def test_nobody_answers_at_the_start(clock, prefix, unanswered, seconds):
-    """
-    JetStream of the server itself, and of a domain, which may be behind a link that comes up, has
-    `connectTimeout`; whoever has answered before has `requestTimeout`.
-    """
+    """JetStream has `connectTimeout` at first; whoever has answered has `requestTimeout`."""
     began = clock[0]
     with pytest.raises(ApiError, match="nobody answers: .*jsDomain"):
         JetStream(Silent(prefix, unanswered=unanswered)).stream_names()
@@ -128,9 +122,7 @@ def test_who_has_answered_is_waited_for(clock):
 
 
 def test_an_error_has_no_frames_of_the_handshake():
-    """
-    The traceback of a connection that fails ends with our sentence, and with our modules above it.
-    """
+    """The traceback of a connection that fails ends with our sentence."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     client = Client(connection_of(f"nats://127.0.0.1:{port}", connect_timeout_s=0.1), at_start=True)
@@ -156,9 +148,7 @@ def test_an_error_of_a_broken_connection_has_one_traceback(dialled, monkeypatch)
 
 
 def test_few_connections_wait_for_a_next_task(monkeypatch):
-    """
-    Logins that are changed again and again do not heap up connections: those used last are kept.
-    """
+    """Of logins that change again and again the connections used last are kept."""
     closed = []
     monkeypatch.setattr(module, "_idle", module._Idle())
     monkeypatch.setattr(Client, "close", lambda client: closed.append(client.options.user))

@@ -56,10 +56,7 @@ def test_a_server_that_is_gone_behind_its_handshake_leaves_no_socket():
 
 @pytest.mark.parametrize("late_s", [0.0, 1.0, 3600.0])
 def test_what_has_arrived_counts_after_the_deadline(pair, late_s):
-    """
-    A deadline that has passed before one looks does not hide what is there; where nothing is, it
-    has passed, and nobody waits.
-    """
+    """A deadline that has passed hides nothing that is there; where nothing is, nobody waits."""
     connection, peer = pair
     peer.sendall(b"PING\r\n")
     found = connection.fill(time.monotonic() - late_s)
@@ -109,10 +106,7 @@ def test_a_peer_that_never_ends_is_not_read_for_ever(pair, monkeypatch):
 
 
 def test_a_peer_that_sends_frame_after_frame_is_not_read_for_ever(pair, clock, monkeypatch):
-    """
-    The bound holds for all that is read after one deadline, in however many frames; what is behind
-    it is read by who has time again.
-    """
+    """After a deadline a bounded amount is read, in however many frames."""
     monkeypatch.setattr(module, "_LATE_BYTES", 1 << 14)
     monkeypatch.setattr(module, "_RECV_BYTES", 1 << 10)
     connection, peer = pair
@@ -131,9 +125,7 @@ def test_a_peer_that_sends_frame_after_frame_is_not_read_for_ever(pair, clock, m
 
 
 def test_an_answer_to_a_process_that_stood_still(pair, clock):
-    """
-    A process that got no time between its request and the deadline finds the answer all the same.
-    """
+    """A process that stood still until its deadline finds the answer."""
     connection, peer = pair
 
     def answer() -> None:

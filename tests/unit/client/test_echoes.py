@@ -124,10 +124,7 @@ CASES = [("password", place) for place in PLACES] + [(login, "-ERR") for login i
 @pytest.mark.parametrize("form", [lambda told: told, secret_of], ids=["CONNECT", "the secret"])
 @pytest.mark.parametrize(("login", "place"), CASES)
 def test_what_a_server_repeats_is_masked(login, place, form, caplog):
-    """
-    Whatever the server says of the CONNECT, wherever it says it: neither the error nor the log has
-    the secret. What forms it may have, `tests/unit/test_sanitize.py` goes through.
-    """
+    """Neither error nor log has the secret of the CONNECT that a server repeats."""
     with caplog.at_level(logging.DEBUG):
         text = shown(dict(LOGINS[login]), form, place)
     seen = text + "".join(record.getMessage() for record in caplog.records)

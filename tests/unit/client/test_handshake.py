@@ -77,10 +77,7 @@ def say_nothing(sock: socket.socket, over: threading.Event) -> None:
 @pytest.mark.parametrize("talk", [drip, drip_later, babble, say_nothing])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_handshake_ends(talk, count):
-    """
-    However a peer goes about it, the handshake ends at its deadline, or
-    earlier, and says with whom. A peer that drips would go on for half an hour.
-    """
+    """However a peer goes about it, the handshake ends at its deadline and says with whom."""
     with peer(talk) as url:
         options = connection_of(*[url] * count, connect_timeout_s=0.6, request_timeout_s=5.0)
         start = time.monotonic()
@@ -95,10 +92,7 @@ def test_a_handshake_ends(talk, count):
 
 
 def test_what_was_tried_is_told(caplog):
-    """
-    A wrong port and a wrong name are errors that name each, and what to check, in one line; the log
-    says so before the time of a request is over.
-    """
+    """A wrong port and a wrong name are one line, named early in the log."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         free = f"127.0.0.1:{listener.getsockname()[1]}"
     options = connection_of(
@@ -211,9 +205,7 @@ def info(**more) -> bytes:
     ],
 )
 def test_what_a_server_is_told(given, asked, wanted):
-    """
-    A server that asks for a login gets user and password, or the token; no other server gets them.
-    """
+    """A server that asks gets user and password, or the token; no other does."""
     _, leftover, told = enter([info(auth_required=asked), b"PONG\r\nPING\r\n"], **given)
     connect = json.loads(told[0].partition(b" ")[2].partition(b"\r\n")[0])
 
@@ -226,9 +218,7 @@ def test_what_a_server_is_told(given, asked, wanted):
 
 
 def test_what_a_server_says_before_it_lets_in():
-    """
-    An INFO that comes later counts, a PING is answered, what comes behind PONG is the connection's.
-    """
+    """A later INFO counts, a PING is answered, what is behind PONG is the connection's."""
     said, leftover, told = enter(
         [info(), b"PING\r\n", info(max_payload=7) + b"+OK\r\nPONG\r\nMSG a 1 0\r\n"]
     )
@@ -256,10 +246,7 @@ def test_what_a_server_says_before_it_lets_in():
     ],
 )  # fmt: skip
 def test_who_does_not_let_in_is_named(said, kind, words):
-    """
-    A refusal, no NATS server, one that hangs up: an error that says so, names the server, and has
-    no secret.
-    """
+    """Who does not let in is named, without a secret."""
     with pytest.raises(kind) as caught:
         enter(said, user="ann", password=Secret("hunter2"))
 
@@ -271,9 +258,7 @@ def test_who_does_not_let_in_is_named(said, kind, words):
 
 @pytest.mark.parametrize("how", ["hangs", "full"])
 def test_another_server_lets_in(monkeypatch, how):
-    """
-    A server that was dialled and says nothing, or has no room, does not keep us from the next one.
-    """
+    """A server that says nothing, or has no room, does not keep us from the next."""
     monkeypatch.setattr(handshake.random, "shuffle", lambda servers: None)
     with socket.create_server(("127.0.0.1", 0)) as first, DevServer() as second:
         if how == "full":

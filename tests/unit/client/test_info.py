@@ -48,9 +48,7 @@ def answered(answer, subject, read):
     ],
 )  # fmt: skip
 def test_an_answer_that_is_none_is_named(change, words):
-    """
-    A `ProtocolError` says which request was answered, and which member of the answer is wrong.
-    """
+    """A `ProtocolError` names the request and the member that is wrong."""
     subject = "$JS.API.STREAM.INFO.S"
     with pytest.raises(ProtocolError) as caught:
         answered(STREAM | change, subject, stream_info_of)

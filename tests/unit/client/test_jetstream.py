@@ -56,10 +56,7 @@ class Listed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pages_hide_no_subject(monkeypatch, seed):
-    """
-    Every subject that is there all the time is listed, however many come and go between pages; the
-    sequence is that of the first page.
-    """
+    """Every subject that stays is listed, however many come and go between pages."""
     rng = random.Random(seed)
     monkeypatch.setattr(jetstream, "_IN_COMMON", 3)
     for _ in range(200):
@@ -83,10 +80,7 @@ def test_pages_hide_no_subject(monkeypatch, seed):
     ids=["refused", "answered by a replica"],
 )  # fmt: skip
 def test_a_listing_waits_for_a_leader(busy):
-    """
-    While a leader is elected (err_code 10008, or the answer of a replica that knows of none) the
-    page is asked for again.
-    """
+    """While a leader is elected the page is asked for again."""
     there = {"state": {"last_seq": 3, "subjects": {"a": 2}}, "offset": 0, "total": 1}
     asked = []
 
@@ -106,10 +100,7 @@ def test_a_listing_waits_for_a_leader(busy):
 
 
 def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
-    """
-    What is refused for now is asked again until `requestTimeout` after the first question; the last
-    question may take as long again, and no more.
-    """
+    """What is refused for now is asked again until `requestTimeout`, and lasts twice that."""
     clock = [0.0]
     refused = Reply(0, "", b"", b'{"error":{"code":503,"err_code":10008}}')
 
@@ -132,10 +123,7 @@ def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
 @pytest.mark.parametrize("silent", [0, 1, 255, 256])
 @pytest.mark.parametrize("are_listed", [False, True])
 def test_pages_of_streams_without_leaders(silent, are_listed, monkeypatch):
-    """
-    Where leaders do not answer, a page of streams has fewer of them, or has them as empty ones: the
-    next page begins behind it all the same, and no page is asked for twice.
-    """
+    """The next page begins behind streams without leaders, and none is asked for twice."""
     names = [f"s{number:04d}" for number in range(600)]
     asked = []
 

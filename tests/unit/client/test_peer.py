@@ -43,10 +43,7 @@ def test_what_was_sent_and_taken_waits_no_more():
 
 @pytest.mark.parametrize("seed", fresh(__name__, 3))
 def test_pieces_arrive_whole_and_in_order(seed):
-    """
-    More pieces than one call takes, empty ones too, by a socket that takes few bytes at a time;
-    what was handed in is as before.
-    """
+    """Pieces arrive whole by a socket that takes few bytes at a time."""
     chance = random.Random(seed)
     sizes = [chance.choice([0, 1, chance.randrange(9000)]) for _ in range(3000)]
     pieces = [memoryview(chance.randbytes(size)) for size in sizes]
@@ -77,9 +74,7 @@ def test_pieces_that_nobody_takes_end_in_time():
 
 
 def test_pieces_that_are_taken_too_slowly_end_in_time():
-    """
-    The deadline is that of all pieces: who takes a few bytes now and then does not put it off.
-    """
+    """The deadline is that of all pieces, though a few bytes go now and then."""
     one, other = socket.socketpair()
     over = threading.Event()
 

@@ -38,10 +38,7 @@ FRAMES = [
 
 @pytest.mark.parametrize(("data", "expected"), FRAMES, ids=lambda v: repr(v)[:30])
 def test_a_frame_is_whole_or_asks_for_more(data, expected):
-    """
-    Cut at any byte, a frame is None with a need that never asks beyond its end; whole, it is
-    found with its end.
-    """
+    """Cut at any byte a frame asks for no more than its end; whole, it is found."""
     offset = b"garbage before"
     for cut in range(len(data)):
         found, need = next_frame(offset + data[:cut], len(offset))

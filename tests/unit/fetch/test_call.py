@@ -79,17 +79,13 @@ def test_the_subject_appended_form():
     ids=lambda fields: ",".join(fields),
 )
 def test_what_the_server_would_refuse(fields):
-    """
-    Fields that the server answers with 408, or would ignore, are an error before they are sent.
-    """
+    """Fields that the server answers with 408, or ignores, are an error before."""
     with pytest.raises(ValueError, match="go with|contradict|names no|needs|append"):
         DirectCall(**fields)
 
 
 def test_pages():
-    """
-    A long batch is cut into requests of bounded messages and bytes, each from behind the last.
-    """
+    """A long batch is cut into bounded requests, each from behind the last."""
     call = DirectCall(start_time=TIME, batch=25_000, next_by_subj="a")
     first = call.page(25_000, None)
     last = call.behind(70, None).page(5_000, 3 << 20)

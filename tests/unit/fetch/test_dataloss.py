@@ -70,10 +70,7 @@ def known(created="t0", config=None):
     ],
 )
 def test_the_four_signs(now, position, replaced, sign):
-    """
-    A stream of t0 that holds 10 to 20, read up to a position: the worst sign is told. What leaves a
-    stream by acks, or by a limit per subject, is no sign.
-    """
+    """The worst of four signs is told; what leaves by acks or limits per subject is none."""
     info = known(**now)
     loss = loss_of(info, "t0", position, replaced)
 

@@ -80,10 +80,7 @@ def answer(sequences: list[int]) -> list[bytes]:
 )
 @pytest.mark.parametrize("multi", [True, False], ids=["multi_last", "batch"])
 def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
-    """
-    Each reply names the one before it, and the end the last one: an answer of which replies were
-    lost on their way is asked for again.
-    """
+    """An answer of which replies were lost is asked for again."""
     spoiled = answer([3, 5, 6, 9, 12])
     del spoiled[lost]
     server = Server(spoiled, answer([3, 5, 6, 9, 12]))
@@ -95,10 +92,7 @@ def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
 
 
 def test_batches_that_come_whole_ask_for_more_again():
-    """
-    What broke off once makes batches smaller, and every one that comes whole counts towards the
-    old size.
-    """
+    """Every batch that comes whole counts towards the size before one broke off."""
     server = FarServer([Message(1)], random.Random(1))
     calls, appetite = DirectCalls(server, "S"), appetite_of(server.options)
     appetite.shrink()
@@ -122,10 +116,7 @@ def test_single_messages_far_away_are_got_together():
 
 
 def test_what_single_messages_bring_together_is_bounded():
-    """
-    Messages larger than those before: 48 MiB are the most that is read of one burst; then fewer
-    are asked for, down to one message.
-    """
+    """48 MiB are the most that is read of one burst; then fewer are asked for."""
     sizes = [10] * 40 + [1 << 20] * 60
     messages = [Message(place + 1, data=bytes(size)) for place, size in enumerate(sizes)]
     server = FarServer(messages, random.Random(1))
@@ -175,10 +166,7 @@ def test_one_message_may_be_of_any_size():
     ],
 )
 def test_arguments_are_checked_before_anything_is_sent(ask, blamed):
-    """
-    What is no value of its kind is an error that names the request's field; nothing is asked, which
-    a client without a connection could not.
-    """
+    """What is no value of its kind names the request's field, and nothing is asked."""
     client = SimpleNamespace(options=connection_of("nats://nowhere"))
     with pytest.raises(ValueError, match=re.escape(blamed)):
         ask(DirectCalls(client, "S"))

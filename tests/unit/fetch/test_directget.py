@@ -122,10 +122,7 @@ def reading(end: int) -> Slice:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bytes_in_any_pieces_with_anything_between(seed):
-    """
-    However the replies are cut on their way, and whatever the server says in between them, the
-    rows are those of the messages, and every PING is answered.
-    """
+    """However the bytes are cut, and with anything between, the rows are the messages'."""
     rng = random.Random(seed)
     messages = random_messages(rng, 1500)
     for message in messages:
@@ -152,10 +149,7 @@ def test_bytes_in_any_pieces_with_anything_between(seed):
 
 
 def test_nothing_is_under_way_while_spark_has_a_batch():
-    """
-    Requests are small and many make one record batch; when it is handed out, all that was asked
-    for has been read, and the next request was sent before the batch was made.
-    """
+    """When a batch is handed out, all that was asked for has been read."""
     messages = [Message(i, data=b"x" * 500) for i in range(1, 20_001)]
     server = Server(messages)
     rows = 0
@@ -207,9 +201,7 @@ def test_lost_replies_are_noticed(spoil):
 
 
 def test_a_lost_reply_of_a_later_request_is_noticed():
-    """
-    Each request counts for itself: what is missing from the second is not made up by the first.
-    """
+    """A reply missing from the second request is not made up by the first."""
     server = Server([Message(i) for i in range(1, 21)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: frames[1:]
@@ -241,10 +233,7 @@ def test_a_missing_end_is_a_timeout():
 
 
 def test_what_a_mirror_answers_is_dropped():
-    """
-    An answer of a mirror is refused; the requests before and after it
-    count.
-    """
+    """An answer of a mirror is refused; the requests before and after it count."""
     server = Server([Message(i) for i in range(1, 31)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: [f.replace(b"Nats-Stream: S", b"Nats-Stream: M") for f in frames]
@@ -262,9 +251,7 @@ def test_what_a_mirror_answers_is_dropped():
 
 @pytest.mark.parametrize("cut", range(1, 7))
 def test_what_the_server_began_to_say_behind_the_end_is_not_lost(cut):
-    """
-    A PING that is cut in two by the end of a request is answered, and the next request is read.
-    """
+    """A PING cut in two by a request's end is answered, and the next one is read."""
     server = Server([Message(i) for i in range(1, 31)])
     server.spoil = lambda frames: [*frames, b"PING\r\n"[:cut]]
     gets = gathered(server, 10)
@@ -286,10 +273,7 @@ def test_stale_headers_do_not_make_a_mirror():
 
 @pytest.mark.parametrize("stored", ODD.values(), ids=ODD)
 def test_no_stored_block_passes_for_a_word_of_the_server(stored):
-    """
-    Messages that were stored with something else than headers, a status line among it, are read in
-    order, be they first or last of their request; they end none, and make no mirror.
-    """
+    """Messages stored with a status line are read in order, and end no request."""
     messages = [Message(i, data=b"%d" % i, stored=stored if i % 3 else None) for i in range(1, 31)]
     server = Server(messages)
     server.spoil = lambda frames: [b"".join(frames)]
@@ -318,9 +302,7 @@ def test_no_stored_block_passes_for_a_word_of_the_server(stored):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_by_one_messages_are_those_of_the_columns(seed):
-    """
-    Whatever they were stored with: what is taken a message at a time is what is taken at one time.
-    """
+    """What is taken a message at a time is what is taken at one time."""
     rng = random.Random(seed)
     messages = random_messages(rng, 200)
     for message, stored in zip(messages[::7], ODD.values(), strict=False):

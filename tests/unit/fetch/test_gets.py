@@ -122,10 +122,7 @@ class Failing(FarServer):
 
 @pytest.mark.parametrize("fails", ["send", "leader", "reply"])
 def test_rows_that_were_made_are_handed_on_whatever_fails_then(fails):
-    """
-    The connection breaks where the next request is sent, or where the leader is asked, or a reply
-    of a later request is lost: the rows of the answers before it count as read, so Spark gets them.
-    """
+    """Rows that were made reach Spark though the next request fails in any way."""
     messages = [Message(sequence) for sequence in range(1, 30_001)]
     server = Failing(messages, random.Random(1))
     server.fails = fails

@@ -61,9 +61,7 @@ def test_a_subject_filters_the_one_partition():
 
 
 def test_several_filters_are_partitions():
-    """
-    Each filter of `subject` is a partition, by its place; together they hold what they hold alone.
-    """
+    """Each filter of `subject` is a partition, by its place."""
     layout = resolve(transform("f.{{partition(4,1)}}.>"), subject="f.2.*, a, g.>")
     classify = layout.classifier()
 
@@ -142,9 +140,7 @@ def test_layouts_follow_the_streams_transform(config, template, count):
 
 
 def test_a_template_of_ones_own_may_be_narrower():
-    """
-    `partitionSubject` may narrow the transform's subjects as long as the partition token stays.
-    """
+    """`partitionSubject` may narrow the transform's subjects if the partition token stays."""
     layout = resolve(
         transform("f.{{partition(4,1)}}.>"), partitions="4", partitionSubject="f.{partition}.eu.>"
     )
@@ -170,10 +166,7 @@ def test_a_template_of_ones_own_may_be_narrower():
     ids=["count", "count-and-template", "token"],
 )
 def test_options_may_not_contradict_the_transform(options, blamed, told):
-    """
-    Another number of partitions, or another place of it, than the stream's transform makes is an
-    error that says what would fit.
-    """
+    """Another number or place than the transform makes is an error that says what fits."""
     with pytest.raises(OptionError) as caught:
         resolve(transform("f.{{partition(4,1)}}.>"), **options)
 
@@ -182,9 +175,7 @@ def test_options_may_not_contradict_the_transform(options, blamed, told):
 
 
 def test_partitions_need_a_place():
-    """
-    Several partitions of a stream without a transform need to be told where the number stands.
-    """
+    """Several partitions of a stream without a transform need a place for the number."""
     with pytest.raises(OptionError, match="partitionSubject="):
         resolve(partitions="2")
     assert len(resolve(partitions="1")) == 1
@@ -217,10 +208,7 @@ def test_configurations_without_a_layout(config):
     ],
 )
 def test_where_a_beginning_tells_the_partition(template, subject, told):
-    """
-    Where a partition's filter is a beginning and anything behind it, and nowhere else: there a
-    subject of that beginning may be of another partition, or of none.
-    """
+    """A beginning tells the partition where its filter is that and anything behind it."""
     layout = resolve(partitions="12", partitionSubject=template)
     classify = layout.classifier()
 

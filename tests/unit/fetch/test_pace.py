@@ -41,10 +41,7 @@ def fed(appetite: Appetite) -> int:
 
 
 def test_it_shrinks_at_once_and_grows_with_care():
-    """
-    Each cut halves what is asked for, down to a floor that is never nothing; growing back takes
-    twice as many whole answers after each cut, and all is forgotten once it is back.
-    """
+    """Cuts halve what is asked for; growing back takes twice as many whole answers each."""
     appetite = Appetite()
     assert appetite.limit(1000) == 1000
     appetite.shrink()

@@ -48,11 +48,7 @@ def test_shares(available, limit, granted):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shares_are_in_proportion(seed):
-    """
-    For random partitions: nobody starves, nobody gets more than there is, the sum keeps the
-    limit but for the single messages of those who would get none, and each has its part of it to
-    within one message.
-    """
+    """Nobody starves, the sum keeps the limit, each has its part to within one message."""
     rng = random.Random(seed)
     for _ in range(400):
         sizes = [0, 1, rng.randint(0, 20), rng.randint(0, 10**6)]
@@ -72,10 +68,7 @@ def test_shares_are_in_proportion(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cuts_converge_on_the_exact_sequence(seed):
-    """
-    Asked again and again, the cut closes in on the sequence that holds exactly `wanted`, always
-    strictly between its bounds.
-    """
+    """Asked again, the cut closes in on the sequence that holds exactly `wanted`."""
     rng = random.Random(seed)
     for _ in range(100):
         low, high = (base := rng.choice([0, 2**62])), base + rng.randint(2, 3000)

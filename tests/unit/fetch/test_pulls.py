@@ -78,11 +78,7 @@ class Pull:
 
 @dataclass
 class Server:
-    """
-    A client and its connection to a stream of these messages with one consumer.
-
-    What is delivered, and when something else comes, is drawn; `faults` says what may come.
-    """
+    """A client with a consumer of these messages; `faults` says what may come."""
 
     messages: list[Message]
     rng: random.Random
@@ -279,11 +275,7 @@ def between(messages: list[Message], start: int, end: int) -> list[int]:
 @pytest.mark.parametrize("fault", ["cut", "ping", "late", "stolen", "over", "lag", *MOVES, "any"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_own_consumers_range_is_exact(seed, fault, monkeypatch):
-    """
-    Connections that break, deliveries that somebody else got, pulls that end early, consumers that
-    move or are gone: each message of the range comes once, in order, and what costs a session
-    makes another consumer behind the last row.
-    """
+    """Each message comes once, in order, whatever breaks, goes missing, moves or ends early."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     rng = random.Random(seed)
     monkeypatch.setattr(pulls, "_PULL_MESSAGES", rng.choice([30, 20_000]))
@@ -301,10 +293,7 @@ def test_an_own_consumers_range_is_exact(seed, fault, monkeypatch):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_messages_larger_than_a_pulls_bytes_come_alone(seed):
-    """
-    A pull that has brought nothing because of its bytes is followed by one for a single message,
-    without a limit.
-    """
+    """A pull that its bytes kept empty is followed by one for a single message."""
     rng = random.Random(seed)
     messages = stored(rng, 40)
     for message in rng.sample(messages, 5):
@@ -320,10 +309,7 @@ def test_messages_larger_than_a_pulls_bytes_come_alone(seed):
 
 
 def test_a_pull_that_breaks_off_amid_rows_of_a_slow_query_is_no_silence(monkeypatch):
-    """
-    While Spark has the rows that came before a status nobody reads: that is no silence of the
-    server's, and the session goes on.
-    """
+    """A status that nobody reads while Spark has rows is no silence of the server."""
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     messages = stored(random.Random(1), 40)

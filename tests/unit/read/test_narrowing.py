@@ -67,10 +67,7 @@ def test_integers_against_brute_force(seed):
     ],
 )
 def test_subjects(conditions, filters):
-    """
-    Named subjects become filters of their own, a prefix the filter of its whole tokens; what is
-    no subject, or too many, leaves all; so does U+FFFD, which may stand for what has no filter.
-    """
+    """Names become filters, prefixes those of whole tokens; too many, or U+FFFD, leave all."""
     narrowed = Narrowing()
     for operation, values in conditions:
         narrowed = narrowed.by("subject", operation, values)

@@ -101,10 +101,7 @@ def test_random_round_trips(seed):
     ids=str,
 )
 def test_what_is_no_offset_is_refused(change, told):
-    """
-    A checkpoint of another source, of a newer version, or a damaged one is an `OffsetError` of
-    one line.
-    """
+    """A foreign, newer or damaged checkpoint is an `OffsetError` of one line."""
     with pytest.raises(OffsetError, match=told) as caught:
         Offset.from_json(VALUE | change)
 
@@ -135,10 +132,7 @@ def test_every_key_is_needed(missing):
 )
 @pytest.mark.parametrize("kind", [Offset, ClaimedOffset])
 def test_another_sources_offset_is_refused(offset, kind):
-    """
-    What Spark's other sources write is no offset of ours, nor our symbolic start; the error shows
-    it, and says that a checkpoint is one source's.
-    """
+    """What Spark's other sources write is no offset of ours; the error shows it."""
     assert not is_initial(offset)
     with pytest.raises(OffsetError, match="one of another source.*checkpointLocation of its own"):
         kind.from_json(offset)
@@ -171,10 +165,7 @@ def test_an_offset_of_claims_is_named():
     ],
 )
 def test_a_checkpoint_is_one_of_its_partitions(now, several, said):
-    """
-    Other partitions, or the same in another order, are an error with the procedure; another stream
-    has a remedy of its own before it.
-    """
+    """Other partitions, or their order, are an error with the procedure."""
     if said is None:
         check_layout(LAYOUT, now, several)
         return
@@ -207,10 +198,7 @@ def test_at_moves_positions_only():
 
 
 def test_what_a_take_over_adds():
-    """
-    Where a batch begins that took another query's place, and the query's name, survive; as the
-    start of a batch, and at other positions, the former says nothing.
-    """
+    """Where a take-over's batch begins, and the query's name, survive."""
     offset = Offset((7, 9), (0, 0), {"S": "t"}, "c", LAYOUT, frozenset(), (5, 5), "q1")
 
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
@@ -242,10 +230,7 @@ def test_an_offset_of_several_streams():
 
 
 def test_partitions_that_come_and_go():
-    """
-    Laid out anew, the partitions that stay are where they were, by whatever place; the others begin
-    where it is said; of those that go nothing is left.
-    """
+    """Partitions that stay are where they were; others begin where it is said."""
     laid = SEVERAL.laid_out(Layout.of_streams("CDB"), {("D",): 6}, {"D": "t3"})
 
     assert (laid.sequences, laid.base) == ((9, 6, 7), (2, 6, 3))

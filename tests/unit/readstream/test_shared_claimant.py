@@ -34,10 +34,7 @@ def delivery(rng: random.Random, sid: int, name: str) -> tuple[bytes, Claim]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scanned_or_one_by_one(seed):
-    """
-    Deliveries to two pulls, of any shape, with other frames between them and cut anywhere, are
-    claimed in their order and to the end; a pull that has all it asked for takes no more.
-    """
+    """Deliveries to two pulls, cut anywhere, are claimed in their order and to the end."""
     rng = random.Random(seed)
     consumers = [SharedConsumer(p, "S", f"jobs-{p}", None) for p in (0, 1)]
     text, sent = b"", {0: [], 1: []}

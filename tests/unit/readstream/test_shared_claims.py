@@ -118,10 +118,7 @@ def test_a_message_claimed_twice_counts_once():
     ],
 )
 def test_runs_join_what_lies_close(gap, expected):
-    """
-    Ranges with at most so many sequences between them are read at one go, whatever their
-    deliveries.
-    """
+    """Ranges that lie close are read at one go, whatever their deliveries."""
     assert runs({1: ((1, 2), (6, 6), (20, 21)), 3: ((3, 3),)}, gap) == expected
 
 
@@ -139,9 +136,7 @@ def test_runs_join_what_lies_close(gap, expected):
     ],
 )
 def test_pieces_have_all_claims_once(tasks, maximum, sizes):
-    """
-    Claims are cut by sequence into as many parts as asked for, none too large, each claim in one.
-    """
+    """Claims are cut by sequence into the parts asked for, each claim in one."""
     claims = {1: ((1, 4), (100, 104)), 2: ((50, 50),)}
     parts = pieces(claims, tasks, maximum)
 

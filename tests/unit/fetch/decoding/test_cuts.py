@@ -57,10 +57,7 @@ def test_alike_are_nearly_all(stored):
 @WAYS
 @pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
 def test_a_cut_ends_where_a_message_is_not_proven(stored, seed):
-    """
-    Before a byte too many or too few, or something that the server says in between, or one message
-    before that; wherever the window ends.
-    """
+    """Before a byte too many or too few, or something that the server says in between."""
     rng = random.Random(seed)
     frames = stream(stored, 300, rng)[152:212]
     good = frames[40]

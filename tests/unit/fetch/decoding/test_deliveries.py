@@ -1,8 +1,4 @@
-"""
-Cutting deliveries whose bytes a stranger chose: nothing is lost, and it stays linear.
-
-What is linear is shown by counting what is looked at, never by a clock.
-"""
+"""Deliveries whose bytes a stranger chose: nothing is lost, and it stays linear."""
 
 from __future__ import annotations
 
@@ -77,10 +73,7 @@ def mixed(kind: str, count: int) -> list[bytes]:
     ],
 )  # fmt: skip
 def test_bytes_are_cut_a_few_times_at_the_most(monkeypatch, kind):
-    """
-    Whatever makes cuts fail, or interrupts them, all cuts of a buffer together look at a few times
-    its bytes, and every message is taken.
-    """
+    """All cuts of a buffer together look at a few times its bytes, and take every message."""
     looked = 0
     original = deliveries.cut
 
@@ -123,10 +116,7 @@ WORDS = b" %d $JS.ACK.S.c." % SID
 @pytest.mark.parametrize("keep", [False, True], ids=["plain", "headers"])
 @pytest.mark.parametrize("seed", [1, 2, *fresh(__name__)])
 def test_odd_blocks_among_others(seed, keep, caplog):
-    """
-    Messages that were stored with something else than headers are taken with the others; their
-    headers are null, counted, and named in the log.
-    """
+    """Odd blocks among others are null headers, counted, and named in the log."""
     rng = random.Random(seed)
     stored = [*ODD.values(), *(block for block, _ in SOUND.values())]
     expected = dict(SOUND.values())

@@ -23,9 +23,7 @@ CASES = [
 
 @pytest.mark.parametrize(("headers", "what", "purge"), CASES)
 def test_operations(headers, what, purge):
-    """
-    Headers say whether a message puts, deletes or purges, and whether anything is left before it.
-    """
+    """Headers say whether a message puts, deletes or purges, and what is before it."""
     assert operation(headers) == what
     assert purges(headers) is purge
 

@@ -46,10 +46,7 @@ def check(found: Replies | None, messages: list[Message], pending: int = 150) ->
 
 
 def test_odd_blocks_are_null_headers(caplog):
-    """
-    Rows of messages that were stored with something else than headers have none; they are counted,
-    and the log names them.
-    """
+    """Rows with odd blocks have null headers, are counted, and named in the log."""
     blocks = [*ODD.values(), *(block for block, _ in SOUND.values())]
     expected = [*(None for _ in ODD), *(headers for _, headers in SOUND.values())]
     messages = [Message(i, stored=each) for i, each in enumerate(blocks, 1)]

@@ -1,8 +1,4 @@
-"""
-Replies into Arrow: against a slow decoder that looks at one message at a time.
-
-The bytes are laid out as nats-server 2.15.1 sends them; `live/` reads the same from a real one.
-"""
+"""Replies into Arrow, against a slow decoder that looks at one message at a time."""
 
 from __future__ import annotations
 
@@ -39,10 +35,7 @@ def columns(messages, headers: bool = False) -> Columns:
 @pytest.mark.parametrize("headers", [False, True], ids=["plain", "headers"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_direct_rows_of_one_beginning(seed, headers):
-    """
-    With a beginning given, messages of other subjects are left out, whatever stale subjects they
-    carry.
-    """
+    """With a beginning given, messages of other subjects are left out."""
     rng = random.Random(seed)
     messages = random_messages(rng, 150)
     mine = messages[0].subject[:1]
@@ -76,10 +69,7 @@ def scanned(stream: bytes) -> tuple[Deliveries, int]:
 
 
 def test_scans_stop_when_a_batch_is_full():
-    """
-    No scan gathers more rows than a record batch may hold, nor goes on once they or their bytes are
-    many.
-    """
+    """No scan gathers more rows or bytes than a record batch may hold."""
     many = b"".join(Message(i).delivered(i, 1) for i in range(1, 3 * MAX_BATCH_ROWS))
     frames, _ = scanned(many)
     large, _ = scanned(Message(1, data=bytes(MAX_BATCH_BYTES)).delivered(1, 0))
@@ -156,10 +146,7 @@ def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
 @pytest.mark.parametrize("bad", INVALID, ids=repr)
 @pytest.mark.parametrize("on_invalid", ["replace", "drop"])
 def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
-    """
-    Each byte that is none of a character becomes U+FFFD, or there is null until the row is left
-    out; other rows are as they were. The log has it once, and again when there are ten times more.
-    """
+    """Each byte that is no UTF-8 becomes U+FFFD, or the row is left out; logged at times ten."""
     frames, direct = strange(bad)
     builder = RowBuilder("S", False, on_invalid)
     batches = [
@@ -221,9 +208,7 @@ def test_messages_as_they_are_stored():
 )
 @pytest.mark.parametrize("prefix", ["$JS.ACK.S.c.1", "$JS.ACK.d.h.S.c.1"], ids=["v1", "v2"])
 def test_reaching_the_end(sequence, pending, end, reached, prefix):
-    """
-    The last delivery reaches the end when it is there or beyond, or when nothing is behind it.
-    """
+    """The end is reached by a delivery there or beyond, or with nothing behind it."""
     frames = Deliveries(False)
     frames.scan(Message(sequence).delivered(1, pending, prefix), 0, SID)
 
