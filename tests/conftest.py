@@ -6,15 +6,12 @@ import gc
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
 from itertools import compress
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 
 from .kits import seeds, soak, starts
 from .kits.options import connection_of
@@ -22,25 +19,22 @@ from .kits.servers import DevServer
 
 starts.start_fast()
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _numbers = itertools.count(1)
 
 
-def pytest_report_header() -> str:
+def pytest_report_header():
     """The seed of this run's random tests."""
     return f"{seeds.RUN}={os.environ[seeds.RUN]}"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     """`--soak`: all tests, also those that tests/soak.txt leaves to `make soak`; or only those."""
     parser.addoption("--soak", action="store_true", help="also the tests of tests/soak.txt")
     parser.addoption("--soak-only", action="store_true", help="only the tests of tests/soak.txt")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection():
     """What a collection makes stays, so no garbage is looked for in it, then or later."""
     gc.disable()
     try:
@@ -50,7 +44,7 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Marks what stands in tests/live or tests/spark; Spark's come first, then live ones."""
     order = {"spark": 0, "live": 1}
     folders = {item: item.nodeid.split("/", 2)[1] for item in items}
@@ -66,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """Of a run of several processes: which takes which files (`make test`)."""
     if config.getvalue("dist") != "loadfile":
         return None
@@ -76,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+def pytest_runtest_logreport(report):
     """Names what fails at once, not only at the end: a run may be stopped before it gets there."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -85,7 +79,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         sys.stdout.flush()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter):
     """Says how many states the tests enumerated, whichever process ran them."""
     for report in terminalreporter.stats.get("passed", ()):
         for name, value in report.user_properties:
@@ -94,19 +88,19 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def nats_server() -> Iterator[DevServer]:
+def nats_server():
     """One real nats-server for the whole run; tests that break a server start their own."""
     with DevServer() as server:
         yield server
 
 
-def connection_to(server: DevServer, **changes: Any) -> ConnectionOptions:
+def connection_to(server, **changes):
     """Options of a connection to this server."""
     return connection_of(server.url, **changes)
 
 
 @pytest.fixture
-def js(nats_server: DevServer) -> Iterator[JetStream]:
+def js(nats_server):
     """Our own API client on the shared server."""
     client = Client(connection_to(nats_server))
     yield JetStream(client)
@@ -114,11 +108,11 @@ def js(nats_server: DevServer) -> Iterator[JetStream]:
 
 
 @pytest.fixture
-def new_stream(js: JetStream) -> Iterator[Callable[..., str]]:
+def new_stream(js):
     """Makes streams with unique names and subjects `<name>.>`; deletes them afterwards."""
     made: list[str] = []
 
-    def make(name: str | None = None, **config: Any) -> str:
+    def make(name=None, **config):
         name = name or f"S{next(_numbers)}"
         js.create_stream(
             {"name": name, "subjects": [f"{name}.>"], "allow_direct": True, "storage": "file"}
@@ -133,13 +127,13 @@ def new_stream(js: JetStream) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def publish(js: JetStream) -> Callable[..., None]:
+def publish(js):
     """Publishes (subject, payload) or (subject, payload, header pairs), each with its PubAck."""
     from pyspark_jetstream.client import wire
 
     from .kits.answers import answer
 
-    def send(messages: list[tuple[Any, ...]]) -> None:
+    def send(messages):
         requests = []
         for subject, data, *headers in messages:
             requests.append((subject, data, wire.header_block(headers[0]) if headers else b""))
@@ -158,7 +152,7 @@ def publish(js: JetStream) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory):
     """One real Spark session, local[2] unless TESTS_MASTER names another one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,7 +1,5 @@
 """What people install: the wheel, and the source distribution."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -18,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory) -> Path:
+def dist(tmp_path_factory):
     """A folder with both, built from the files of this checkout."""
     pytest.importorskip("hatchling", reason="extra test brings it")
     home = tmp_path_factory.mktemp("dist")

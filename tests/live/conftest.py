@@ -1,14 +1,7 @@
 """Origins of partitions, and a server without what was made of them afterwards."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.readstream.shared import claimpulls
 
 from ..kits.partitions import numbered_messages, raw_messages
@@ -16,13 +9,13 @@ from ..kits.tls import make_certificates
 
 
 @pytest.fixture(autouse=True)
-def patient_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_claims(monkeypatch):
     """A server that stands still for a moment leaves no claim empty: tests count on what it has."""
     monkeypatch.setattr(claimpulls, "_QUIET_S", 10.0)
 
 
 @pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificates(tmp_path_factory):
     """Where certificates are: of a CA, a server and a client of it, and of another CA."""
     home = tmp_path_factory.mktemp("certificates")
     make_certificates(home)
@@ -30,7 +23,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def clean(js: JetStream) -> Iterator[None]:
+def clean(js):
     """Removes every stream that the test has made."""
     before = set(js.stream_names())
     yield
@@ -39,12 +32,10 @@ def clean(js: JetStream) -> Iterator[None]:
 
 
 @pytest.fixture
-def raw(
-    new_stream: Callable[..., str], publish: Callable[..., None], clean: None
-) -> Callable[..., str]:
+def raw(new_stream, publish, clean):
     """A stream `<name>.<origin>.<destination>` with ten messages a subject, interleaved."""
 
-    def make(**config: Any) -> str:
+    def make(**config):
         name = new_stream(**config)
         publish(raw_messages(name))
         return name
@@ -53,12 +44,10 @@ def raw(
 
 
 @pytest.fixture
-def numbered(
-    new_stream: Callable[..., str], publish: Callable[..., None], clean: None
-) -> Callable[..., str]:
+def numbered(new_stream, publish, clean):
     """A stream `<name>.<partition>.<origin>`, ten messages a subject, interleaved."""
 
-    def make(**config: Any) -> str:
+    def make(**config):
         name = new_stream(**config)
         publish(numbered_messages(name))
         return name

@@ -1,7 +1,5 @@
 """Every way to log in to real servers, what they refuse, and what the errors tell."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import time
@@ -98,7 +96,7 @@ def test_a_credentials_file_that_is_renewed(tmp_path):
             expiring = client.connection
             creds.write_text(mode.creds)
 
-            def is_another() -> bool:
+            def is_another():
                 assert "memory" in json.loads(client.request("$JS.API.INFO").data)
                 return client.connection is not expiring
 

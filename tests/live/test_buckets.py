@@ -1,7 +1,5 @@
 """Key-Value buckets as tables, without Spark."""
 
-from __future__ import annotations
-
 import random
 import time
 from datetime import UTC, datetime
@@ -68,7 +66,7 @@ def read(nats_server):
     return rows
 
 
-def entries(rows) -> list[tuple]:
+def entries(rows):
     return [(row["key"], row["value"], row["revision"], row["operation"]) for row in rows]
 
 

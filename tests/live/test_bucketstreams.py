@@ -1,15 +1,11 @@
 """A Key-Value bucket as a stream of changes, beside what a watcher of the KV API sees."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
 
 import nats
 import pytest
@@ -143,11 +139,11 @@ def test_options_that_do_not_go_together(options, option):
 
 
 @contextmanager
-def watched_by_client(url: str, name: str) -> Iterator[list]:
+def watched_by_client(url, name):
     """What a watcher of nats-py has seen so far: key, value, revision, operation."""
     found, stop = [], threading.Event()
 
-    async def watch() -> None:
+    async def watch():
         client = await nats.connect(url)
         watcher = await (await client.jetstream().key_value(name)).watchall()
         while not stop.is_set():
@@ -170,12 +166,12 @@ def watched_by_client(url: str, name: str) -> Iterator[list]:
 
 
 @contextmanager
-def watched_by_command(url: str, name: str) -> Iterator[list]:
+def watched_by_command(url, name):
     """What `nats kv watch` has shown so far: key, value, operation."""
     found = []
     shown = re.compile(rf"\] (\w+) {name} > ([^:\s]+)(?:: (.*))?$")
 
-    def read(lines: IO[str]) -> None:
+    def read(lines):
         for line in lines:
             operation, key, value = shown.search(line.rstrip()).groups()
             found.append((key, (value or "").encode(), operation.replace("DELETE", "DEL")))
@@ -202,7 +198,7 @@ def test_beside_a_watcher(nats_server, bucket, put, query, js, by, count):
     one = query(bucket=name)
     with watched(nats_server.url, name) as found:
 
-        def both(total: int) -> None:
+        def both(total):
             eventually(lambda: one.drain() or len(one.rows) == total, 120)
             eventually(lambda: len(found) >= total, 120)
 

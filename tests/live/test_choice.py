@@ -1,7 +1,5 @@
 """How a task reads its range: by its own consumer from `directBelow` on, else by direct get."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.client.connection import Client
@@ -20,7 +18,7 @@ __all__ = ["query"]
 LAYOUTS = ["one", "filtered", "streams", "several"]
 
 
-def made(new_stream, layout: str, **config) -> tuple[list[tuple[str, str]], dict[str, object]]:
+def made(new_stream, layout, **config):
     """Streams of a layout: where to publish (stream, subject), and the options of a read."""
     if layout in ("streams", "several"):
         base = new_stream(**config)
@@ -43,7 +41,7 @@ def direct_gets(nats_server):
     client.connection.subscribe("$JS.API.DIRECT.GET.>")
     client.connection.ping(20.0)
 
-    def asked() -> list[bytes]:
+    def asked():
         client.connection.ping(20.0)
         found = []
         while (frame := client.connection.next_frame(0.0)) is not None:
@@ -75,7 +73,7 @@ def test_without_a_least_number_no_direct_get_reaches_the_server(
     assert sorted(query.sequences) == sorted([*range(1, of + 1)] * len(streams))
 
 
-def works(query: Query) -> list[bool]:
+def works(query):
     """Whether the reads of the next batch, which is run, are by consumers of their own."""
     _, tasks = query.plan()
     query.batch()

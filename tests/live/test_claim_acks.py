@@ -1,7 +1,5 @@
 """Acks of claims, and the heartbeats that keep them meanwhile."""
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import suppress
@@ -63,7 +61,7 @@ def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, ca
     one, claim = claimed
     fails, beat, told = iter([ValueError("surprise")] * 2), Heartbeats._beat, []
 
-    def failing(self, held) -> None:
+    def failing(self, held):
         if (error := next(fails, None)) is not None:
             raise error
         beat(self, held)

@@ -50,12 +50,12 @@ def claimant(nats_server):
         client.close()
 
 
-def arrived(js, stream: str, n: int) -> None:
+def arrived(js, stream, n):
     """Waits until `jobs` knows of so many messages: it hears of them after the publisher does."""
     eventually(lambda: js.consumer_info(stream, "jobs").num_pending == n)
 
 
-def waiting(js, stream: str) -> int:
+def waiting(js, stream):
     return js.consumer_info(stream, "jobs").num_waiting
 
 
@@ -66,7 +66,7 @@ def test_work_goes_to_the_nearer_of_two_that_wait(js, new_stream, publish, claim
     both = [claimant(name, policy="prioritized", priority=p) for p in (1, 5)]
     found: dict[int, list] = {}
 
-    def wait(index: int) -> None:
+    def wait(index):
         found[index] = both[index].claim(1, 30.0)[0]
 
     threads = []
@@ -120,7 +120,7 @@ def test_what_comes_as_a_wait_ends_is_claimed(
     connection = client.connection
     frames, calls = connection.next_frame, []
 
-    def late(deadline: float):
+    def late(deadline):
         calls.append(deadline)
         if len(calls) > 1:
             return frames(deadline)
@@ -174,7 +174,7 @@ def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, cl
     claimed: list[int] = []
     done = threading.Event()
 
-    def poll() -> None:
+    def poll():
         while not done.is_set():
             claimed.extend(claim.sequence for claim in one.claim(50, 0.003)[0])
 
@@ -239,7 +239,7 @@ def test_what_was_read_before_the_connection_broke_is_claimed(
     fill = connection.fill
     filled = []
 
-    def breaking(deadline: float, need: int = 1) -> bool:
+    def breaking(deadline, need=1):
         if filled:
             raise NotConnectedError("the server", "cable")
         while connection.buffer.count(b"$JS.ACK.") < 30:
@@ -285,7 +285,7 @@ def test_waits_in_a_cluster_lose_nothing():
             claimed: list[int] = []
             done = threading.Event()
 
-            def poll() -> None:
+            def poll():
                 while not done.is_set():
                     claimed.extend(claim.sequence for claim in one.claim(50, 0.0005)[0])
 

@@ -29,7 +29,7 @@ from ..kits.ranges import reading
 from ..kits.servers import DevServer
 
 
-def free_port() -> int:
+def free_port():
     """A port nobody listens on."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -136,7 +136,7 @@ def test_reply_subjects_cannot_be_guessed(nats_server):
     theirs.ping(60.0)
     seen = []
 
-    def answer() -> None:
+    def answer():
         frame = theirs.next_frame(time.monotonic() + 60)
         inbox, _, token = frame.reply.decode().rpartition(".")
         seen.append(token)
@@ -168,7 +168,7 @@ def test_what_takes_the_server_longer_is_waited_for(nats_server, monkeypatch):
     asked: list[str] = []
     listed = threading.Event()
 
-    def gather() -> None:
+    def gather():
         while not listed.is_set():
             frame = gathering.next_frame(time.monotonic() + 0.05)
             if frame is None or not frame.reply:

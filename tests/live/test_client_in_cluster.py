@@ -27,11 +27,11 @@ def cluster():
         yield cluster
 
 
-def leader(js: JetStream, stream: str) -> str:
+def leader(js, stream):
     return js.call(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") or ""
 
 
-def replicated(js: JetStream, name: str, count: int) -> None:
+def replicated(js, name, count):
     """A stream of three replicas with `count` messages."""
     config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
     create(js, config)
@@ -40,12 +40,12 @@ def replicated(js: JetStream, name: str, count: int) -> None:
     fill(js, name, count)
 
 
-def start(client, name: str):
+def start(client, name):
     """A read of 50,000 messages by direct get; `test_own` has the other way."""
     return read_direct(client, Slice(0, name, None, 0, 50_000, 50_000, False, True))
 
 
-def numbers(batches) -> list[int]:
+def numbers(batches):
     return [seq for batch in batches for seq in batch.column("sequence").to_pylist()]
 
 

@@ -1,7 +1,5 @@
 """A server whose clock differs from ours: moments before now are before the server's now."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,7 +26,7 @@ def ahead(nats_server):
 
 
 @pytest.fixture
-def stream(new_stream, publish) -> str:
+def stream(new_stream, publish):
     """Ten messages of now by our clock, of an hour ago by the server's."""
     name = new_stream()
     publish([(f"{name}.a", b"%d" % i) for i in range(10)])

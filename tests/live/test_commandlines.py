@@ -1,7 +1,5 @@
 """Scheduled rows and counters on a real server: each once, whatever happened to attempts before."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from collections import Counter
@@ -196,8 +194,9 @@ def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stre
     ],
     ids=["no schedules", "no counters", "counters alone", "no TTL", "bad TTL"],
 )
-def test_a_stream_that_does_not_take_a_command_says_so(js, ledger, options, new_stream, config,
-                                                       columns):  # fmt: skip
+def test_a_stream_that_does_not_take_a_command_says_so(
+    js, ledger, options, new_stream, config, columns
+):
     """The server judges what a column says: no row is stored without what it asked for."""
     name = new_stream(**config)
     columns = {"subject": [f"{name}.a"]} | columns

@@ -1,22 +1,12 @@
 """What a real server does with the three ways to put a number into subjects."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-
-from pyspark_jetstream.client.jetstream import JetStream
 
 from ..kits.partitions import stored
 from ..kits.shared import eventually
 
-NewStream = Callable[..., str]
-Publish = Callable[..., None]
 
-
-def test_a_copy_with_a_duplicate_window_drops_messages(
-    js: JetStream, new_stream: NewStream, publish: Publish
-) -> None:
+def test_a_copy_with_a_duplicate_window_drops_messages(js, new_stream, publish):
     """An id stored twice beyond the origin's window is copied once where the copy has a window."""
     origin = new_stream(duplicate_window=100_000_000)
     publish([(f"{origin}.a", b"1", [("Nats-Msg-Id", "x")])])
@@ -35,9 +25,7 @@ def test_a_copy_with_a_duplicate_window_drops_messages(
     assert stored(js, without)[f"{origin}.a"] == [b"1", b"2", b"3"]
 
 
-def test_a_copy_says_where_it_comes_from_and_expects_nothing(
-    js: JetStream, new_stream: NewStream, publish: Publish
-) -> None:
+def test_a_copy_says_where_it_comes_from_and_expects_nothing(js, new_stream, publish):
     """Each hop writes Nats-Stream-Source anew, and takes Nats-Expected-… out."""
     origin = new_stream()
     publish([(f"{origin}.b", b""), (f"{origin}.a", b"", [("Nats-Expected-Stream", origin)])])

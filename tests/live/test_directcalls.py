@@ -1,7 +1,5 @@
 """Every call of the direct-get document against a real server, and every status it answers."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 
@@ -50,14 +48,14 @@ def read(nats_server, filled):
     return rows
 
 
-def sequences(found) -> list[int]:
+def sequences(found):
     if found is None:
         return []
     many = found if not hasattr(found, "sequence") else [found]
     return [each["sequence"] if isinstance(each, dict) else each.sequence for each in many]
 
 
-def moment(js, stream, sequence) -> str:
+def moment(js, stream, sequence):
     """The time of a message, to the nanosecond."""
     with_headers = js.client.request(
         f"{js.prefix}.DIRECT.GET.{stream}", b'{"seq":%d}' % sequence

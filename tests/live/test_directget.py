@@ -1,14 +1,11 @@
 """Reading a range by batched direct get from a real server."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import DataLossError, ReadTimeoutError
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 from pyspark_jetstream.fetch.directget import read_direct
@@ -18,11 +15,11 @@ from ..kits.options import connection_of
 from ..kits.servers import DevServer
 
 
-def options(server, **changes) -> ConnectionOptions:
+def options(server, **changes):
     return connection_of(server.url, **{"request_timeout_s": 20.0} | changes)
 
 
-def reading(stream, start, end, **changes) -> Slice:
+def reading(stream, start, end, **changes):
     return Slice(
         **{
             "partition": 0,
@@ -38,22 +35,22 @@ def reading(stream, start, end, **changes) -> Slice:
     )
 
 
-def rows(client, read, classify=None) -> list[dict]:
+def rows(client, read, classify=None):
     builder = RowBuilder(read.stream, False, partition=read.partition, classify=classify)
     return [row for batch in read_direct(client, read, builder if classify else None)
             for row in batch.to_pylist()]  # fmt: skip
 
 
-def sequences(batches) -> list[int]:
+def sequences(batches):
     return [seq for batch in batches for seq in batch.column("sequence").to_pylist()]
 
 
-def delete(js, stream, *seqs) -> None:
+def delete(js, stream, *seqs):
     for seq in seqs:
         js.call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
 
 
-def fill(js, stream, count, payload=b"x" * 200) -> None:
+def fill(js, stream, count, payload=b"x" * 200):
     connection = js.client.connection
     frame = b"PUB %b.a %d\r\n%b\r\n" % (stream.encode(), len(payload), payload)
     last = js.stream_info(stream).last_seq + count
@@ -63,7 +60,7 @@ def fill(js, stream, count, payload=b"x" * 200) -> None:
         time.sleep(0.01)
 
 
-def by_token(subject: str) -> int | None:
+def by_token(subject):
     """The partition is the second token, where it is a or b."""
     return {"a": 0, "b": 1}.get(subject.split(".")[1])
 
@@ -87,7 +84,7 @@ def test_exact_ranges(js, new_stream, publish, way, storage):
     gone = {1, 2, *range(500, 620), 700, *range(990, 1001), 1199, 1200}
     delete(js, stream, *gone)
 
-    def letter(seq: int) -> str:
+    def letter(seq):
         return "abc"[seq % 3] if seq <= 1000 else "b"
 
     wanted = {"plain": "abc", "server": "a", "client": "a", "all": "ab"}[way]

@@ -1,7 +1,5 @@
 """Connections that are open and dead: no byte comes, and none is refused."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """What the processes of a query import: each starts anew, and pays for it before its first row."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..kits.processes import PROCESSES, started
@@ -19,7 +17,7 @@ def given(nats_server, new_stream, publish, tmp_path):
     return nats_server.url, stream, str(tmp_path / "pickled")
 
 
-def imported(names: list[str], given) -> list[set[str]]:
+def imported(names, given):
     """Our own modules in each of these processes, none of which has what is slow to import."""
     found = []
     for name in names:
@@ -34,7 +32,7 @@ def imported(names: list[str], given) -> list[set[str]]:
     return found
 
 
-def of(wing: str, modules: set[str]) -> set[str]:
+def of(wing, modules):
     """Those of a wing."""
     return {each.removeprefix(f"{wing}.") for each in modules if each.startswith(f"{wing}.")}
 

@@ -1,7 +1,5 @@
 """Inboxes: where ours are (`inboxPrefix`), and that strangers are answered on inboxes only."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -38,7 +36,7 @@ USERS = ("admin", "reader", "writer", "ops")
 PREFIXES = {"reader": "_INBOX.reader", "writer": "_INBOX.writer", "ops": "_INBOX.ops"}
 
 
-def example() -> str:
+def example():
     """The server's configuration in docs/guides/login.md."""
     page = (ROOT / "docs" / "guides" / "login.md").read_text()
     found = re.search(r"^```conf\n(jetstream \{.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -58,7 +56,7 @@ def guarded(monkeypatch, tmp_path):
             client.close()
 
 
-def login(user) -> dict:
+def login(user):
     fields = {"user": user, "password": Secret(f"{user}-password")}
     return fields | ({"inbox_prefix": PREFIXES[user]} if user in PREFIXES else {})
 

@@ -46,11 +46,11 @@ def js(server):
     client.close()
 
 
-def while_off(server, caplog, call) -> object:
+def while_off(server, caplog, call):
     """What `call` brings that begins while JetStream is off, and sees it come back."""
     found: list[object] = []
 
-    def run() -> None:
+    def run():
         try:
             found.append(call())
         except Exception as error:
@@ -91,7 +91,7 @@ QUESTIONS = {
 }
 
 
-def _count(js) -> int:
+def _count(js):
     survey = Survey(js.client, parse_read({"stream": "S"}))
     infos = survey.streams()
     return survey.counts([Span("S", None, 0, MESSAGES)], infos)[0]

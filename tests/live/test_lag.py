@@ -1,7 +1,5 @@
 """Replicas and mirrors that lag, played by a client: their answers reach no snapshot."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
@@ -127,7 +125,7 @@ def lagged():
         client.close()
 
 
-def write(js, count, subjects_, rng) -> dict[int, dict]:
+def write(js, count, subjects_, rng):
     """Writes and returns all that the stream then holds."""
     js.client.requests(
         [(f"S.{rng.randrange(subjects_)}", b"%d" % rng.randrange(10**6)) for _ in range(count)]
@@ -153,7 +151,7 @@ def test_a_replica_that_lags_is_not_believed(lagged, monkeypatch, way, beyond):
     assert replica.answers > 5
 
 
-def replicated(monkeypatch) -> None:
+def replicated(monkeypatch):
     """Lets the plan take the stream for one with replicas, as only a cluster has them."""
     real = lookups.Lookups.__init__
 

@@ -1,8 +1,5 @@
 """Reads and writes where a server, an account or a stream limits what clients may ask for."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from threading import Timer
 
 import pytest
@@ -36,18 +33,18 @@ COUNT = 250
 
 
 @pytest.fixture(params=["limits", "interest", "workqueue"])
-def retention(request: pytest.FixtureRequest) -> str:
+def retention(request):
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def limited() -> Iterator[DevServer]:
+def limited():
     with DevServer(LIMITED) as server:
         yield server
 
 
 @pytest.fixture
-def js(limited: DevServer) -> Iterator[JetStream]:
+def js(limited):
     client = Client(connection_of(limited.url))
     js = JetStream(client)
     yield js
@@ -55,7 +52,7 @@ def js(limited: DevServer) -> Iterator[JetStream]:
     client.close()
 
 
-def read(query: Query, js: JetStream) -> list[int]:
+def read(query, js):
     """What a query reads that is there when messages come, over a restart."""
     try:
         query.step()
@@ -71,9 +68,7 @@ def read(query: Query, js: JetStream) -> list[int]:
 
 
 @pytest.mark.parametrize("limits", [{}, CONSUMERS, BRIEF], ids=["server", "stream", "brief"])
-def test_a_query_is_granted_what_is_allowed(
-    limited: DevServer, js: JetStream, retention: str, limits: dict[str, int]
-) -> None:
+def test_a_query_is_granted_what_is_allowed(limited, js, retention, limits):
     """A limit lowers what is asked for, or fills it in: that is no edit, and nothing is missing."""
     config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "retention": retention}
     js.create_stream(config | {"consumer_limits": limits})
@@ -81,7 +76,7 @@ def test_a_query_is_granted_what_is_allowed(
     assert read(Query(limited, stream="S", directBelow=0), js) == list(range(1, COUNT + 1))
 
 
-def test_queries_that_share_are_granted_what_is_allowed(limited: DevServer, js: JetStream) -> None:
+def test_queries_that_share_are_granted_what_is_allowed(limited, js):
     """A shared consumer is made with what is allowed; what exceeds it names option and limit."""
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     shared = {"stream": "S", "consumer": "c", "priorityPolicy": "overflow"}
@@ -93,7 +88,7 @@ def test_queries_that_share_are_granted_what_is_allowed(limited: DevServer, js: 
     assert sorted(read(Query(limited, **shared), js)) == list(range(1, COUNT + 1))
 
 
-def test_a_stream_is_made_with_the_window_that_is_allowed(js: JetStream) -> None:
+def test_a_stream_is_made_with_the_window_that_is_allowed(js):
     """Nobody asked for a longer one; who does hears of the limit."""
     with pytest.raises(OptionError, match="'createStream'.* 30s"):
         create_streams(js, creation_of("S", ("S.>",), duplicate_window=60 * 10**9))
@@ -102,7 +97,7 @@ def test_a_stream_is_made_with_the_window_that_is_allowed(js: JetStream) -> None
     assert js.stream_info("S").config["duplicate_window"] == 30 * 10**9
 
 
-def test_a_limit_of_consumers_is_named(js: JetStream, limited: DevServer) -> None:
+def test_a_limit_of_consumers_is_named(js, limited):
     """A query whose consumers find no room says which limit is to be raised."""
     config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "max_consumers": 1}
     js.create_stream(config | {"retention": "interest"})
@@ -116,7 +111,7 @@ def test_a_limit_of_consumers_is_named(js: JetStream, limited: DevServer) -> Non
         second.reader.stop()
 
 
-def test_a_bucket_where_each_stream_has_a_size() -> None:
+def test_a_bucket_where_each_stream_has_a_size():
     """An account that wants a limit of bytes gets one."""
     with DevServer(SIZED) as server:
         client = Client(connection_of(server.url))
@@ -131,7 +126,7 @@ def test_a_bucket_where_each_stream_has_a_size() -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_of_replicated_assets_is_named() -> None:
+def test_a_limit_of_replicated_assets_is_named():
     """A server that may have no more of them takes no seat of a replicated stream."""
     with DevCluster(3, "jetstream { limits { max_ha_assets: 1 } }") as cluster:
         query = Query(cluster.servers[0], stream="S")
@@ -151,7 +146,7 @@ def test_a_limit_of_replicated_assets_is_named() -> None:
 
 
 @pytest.mark.parametrize("of", FULL)
-def test_a_limit_of_connections_is_named(of: str) -> None:
+def test_a_limit_of_connections_is_named(of):
     """Who finds no room tries again, and says at last which limit is to be raised."""
     with DevServer(FULL[of]) as server:
         first, hasty, patient = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -25,7 +24,7 @@ MOST = 20_000
 """Entries of one container: the largest bound of a cache, 10,000, and what is on its way."""
 
 
-def largest(prefix: str) -> int:
+def largest(prefix):
     """How many subjects that begin so the container has that has most of them."""
     begin, most = prefix, 0
     gc.collect()
@@ -52,7 +51,7 @@ def test_a_write_keeps_few_subjects(nats_server, new_stream):
     schema = StructType().add("subject", "string").add("data", "binary")
     seen: list[int] = []
 
-    def blocks() -> Iterator[pa.RecordBatch]:
+    def blocks():
         for low in range(0, SUBJECTS, BLOCK):
             names = [f"{stream}.in.{number:08d}" for number in range(low, low + BLOCK)]
             yield pa.record_batch({"subject": names, "data": [b"x"] * BLOCK})

@@ -25,11 +25,11 @@ from .test_strangers import hpub
 MESSAGES, SUBJECTS = 300, 7
 
 
-def fill(js, stream, count, text) -> None:
+def fill(js, stream, count, text):
     js.client.requests([(f"{stream}.{i % SUBJECTS}", b"%s%d" % (text, i)) for i in range(count)])
 
 
-def mirror(js, stream, name, wait=True, **config) -> str:
+def mirror(js, stream, name, wait=True, **config):
     """A mirror, once it has come to the stream's end."""
     js.create_stream({"name": name, "mirror": {"name": stream}} | config)
     upto = js.stream_info(stream).last_seq if wait else 0
@@ -38,14 +38,14 @@ def mirror(js, stream, name, wait=True, **config) -> str:
     return name
 
 
-def answering(js, stream, query=b'{"seq":150}') -> set[str]:
+def answering(js, stream, query=b'{"seq":150}'):
     """Who answers: names of streams, "404" for whoever has nothing."""
     subject = f"{js.prefix}.DIRECT.GET.{stream}"
     found = [direct(r.headers) for r in js.client.requests([(subject, query)] * 60)]
     return {got.stream.decode() if got else "404" for got in found}
 
 
-def update(js, name, **config) -> None:
+def update(js, name, **config):
     js.call(f"STREAM.UPDATE.{name}", js.stream_info(name).config | config)
 
 
@@ -153,7 +153,7 @@ def place(message):
     return (message.sequence, message.subject, message.data) if message is not None else None
 
 
-def asked(js, stream, last, names) -> dict[str, object]:
+def asked(js, stream, last, names):
     """What each way of reading brings."""
     calls = DirectCalls(js.client, stream)
     filter_ = names[3]
@@ -179,7 +179,7 @@ def asked(js, stream, last, names) -> dict[str, object]:
     return found
 
 
-def owed(there, last, names) -> dict[str, object]:
+def owed(there, last, names):
     """The same, from what the stream's leader holds."""
     rows = [(seq, m["subject"], m["data"]) for seq, m in sorted(there.items())]
     by_seq = {row[0]: row for row in rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,21 +54,21 @@ class Place:
     certificates: Path
     offsets: dict[str, Any] = field(default_factory=dict)
 
-    def on(self, name: str, **options: Any) -> dict[str, Any]:
+    def on(self, name, **options):
         """Options that lead to a server."""
         return {"servers": self.urls[name]} | options
 
-    def as_(self, user: str, password: str = "pw", **options: Any) -> dict[str, Any]:
+    def as_(self, user, password="pw", **options):
         """Options of a user of the server with accounts."""
         return self.on("accounts", user=user, password=password) | options
 
-    def pem(self, name: str) -> str:
+    def pem(self, name):
         """Where a file with certificates is."""
         return str(self.certificates / name)
 
 
 @pytest.fixture(scope="module")
-def place(certificates: Path) -> Iterator[Place]:
+def place(certificates):
     """All servers that the mistakes are made with."""
     with ExitStack() as stack:
         servers = {
@@ -89,13 +89,13 @@ def place(certificates: Path) -> Iterator[Place]:
         yield made
 
 
-def streams_of(place: Place) -> None:
+def streams_of(place):
     """Streams that something is wrong with, and offsets of streams that changed since."""
     for options in (place.on("plain"), place.as_("ann")):
         client = Client(parse_connection(options))
         js = JetStream(client)
 
-        def new(name: str, js: JetStream = js, **config: Any) -> None:
+        def new(name, js=js, **config):
             js.create_stream(
                 {"name": name, "subjects": [f"{name}.>"], "allow_direct": True} | config
             )
@@ -144,7 +144,7 @@ class Mistake:
     remedy: str
 
 
-def data(size: int = 1, **columns: list[Any]) -> Any:
+def data(size=1, **columns):
     """One row to write."""
     return rows(**{"data": ["x" * size]} | columns)
 

@@ -1,7 +1,5 @@
 """What others do to the consumers that a query reads by: exact, an error, or a wait."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

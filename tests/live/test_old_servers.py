@@ -1,7 +1,5 @@
 """Servers that are too old: what is missing and since when, never a wrong answer or a wait."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql.types import StringType, StructType
 

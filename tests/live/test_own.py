@@ -42,11 +42,11 @@ accounts {
 """
 
 
-def consumers(js, stream) -> list[str]:
+def consumers(js, stream):
     return [found["name"] for found in js.consumer_list(stream)[0]]
 
 
-def kept(js, stream) -> list[str]:
+def kept(js, stream):
     """The consumers that stay once the server has had time to delete those of attempts."""
     deadline = time.monotonic() + 60
     while True:
@@ -57,7 +57,7 @@ def kept(js, stream) -> list[str]:
 
 
 @pytest.fixture
-def deep(js, new_stream) -> str:
+def deep(js, new_stream):
     """A stream of 50,000 messages: more than open pulls may bring."""
     stream = new_stream()
     fill(js, stream, 50_000)
@@ -276,7 +276,7 @@ def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
     rng = random.Random(seed)
     left, cuts = rng.randrange(1 << 20), 0
 
-    def cut(data: bytes) -> bytes:
+    def cut(data):
         nonlocal left, cuts
         left -= len(data)
         if left < 0 and cuts < 5:
@@ -443,7 +443,7 @@ def test_far_away_pulls_wait_at_the_server(
     )
     pulls: list[int] = []
 
-    def noted(data: bytes) -> bytes:
+    def noted(data):
         if b"$JS.ACK." in data:
             pulls.append(sum(heard.count(b".CONSUMER.MSG.NEXT.") for heard in proxy.heard))
         return data

@@ -6,12 +6,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
     CopyStalledError,
     CountMismatchError,
@@ -28,14 +25,11 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from ..kits.admin import delete_messages
 from ..kits.partitions import N, stored, update
 from ..kits.programs import main
-from ..kits.servers import DevServer
 
 JOB = [sys.executable, "-m", "pyspark_jetstream", "partition"]
 
 
-def test_numbered_subjects_are_sourced_in_one_hop(
-    js: JetStream, numbered: Callable[..., str]
-) -> None:
+def test_numbered_subjects_are_sourced_in_one_hop(js, numbered):
     """Where subjects carry the number, each stream holds exactly its subjects, in their order."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
@@ -51,13 +45,13 @@ def test_numbered_subjects_are_sourced_in_one_hop(
         assert js.stream_info(name).allow_direct
 
 
-def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str]) -> None:
+def test_raw_subjects_are_numbered_first(js, raw):
     """Raw subjects get the number our mapping gives them, and keep their order in both hops."""
     origin = raw(storage="memory")
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", subject=f"{origin}.*.*", tokens=(1,))
     seen: dict[str, tuple[int, int]] = {}
 
-    def show(stream: str, done: int, end: int) -> None:
+    def show(stream, done, end):
         seen[stream] = (done, end)
 
     done = partition_stream(js, plan, progress=show)
@@ -73,9 +67,7 @@ def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str])
     assert all(done == end for done, end in seen.values())
 
 
-def test_messages_that_come_later_are_copied_too(
-    js: JetStream, raw: Callable[..., str], publish: Callable[..., None]
-) -> None:
+def test_messages_that_come_later_are_copied_too(js, raw, publish):
     """Run again, it finds its own streams, waits for what came since, and compares anew."""
     origin = raw()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", subject=f"{origin}.*.*", tokens=(1,))
@@ -87,9 +79,7 @@ def test_messages_that_come_later_are_copied_too(
     assert done.messages == 260
 
 
-def test_a_different_stream_is_refused_before_anything_is_made(
-    js: JetStream, numbered: Callable[..., str], new_stream: Callable[..., str]
-) -> None:
+def test_a_different_stream_is_refused_before_anything_is_made(js, numbered, new_stream):
     """A stream of the name with another configuration is left as it is, and no other is made."""
     origin = numbered()
     new_stream(f"{origin}-3")
@@ -102,9 +92,7 @@ def test_a_different_stream_is_refused_before_anything_is_made(
     assert js.stream_info(f"{origin}-3").config["subjects"] == [f"{origin}-3.>"]
 
 
-def test_a_number_outside_the_partitions_is_refused(
-    js: JetStream, numbered: Callable[..., str]
-) -> None:
+def test_a_number_outside_the_partitions_is_refused(js, numbered):
     """Messages that belong to none of the N partitions are named, and nothing is made."""
     origin = numbered()
     plan = PartitionPlan(origin, 3, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
@@ -115,7 +103,7 @@ def test_a_number_outside_the_partitions_is_refused(
     assert f"{origin}-0" not in js.stream_names()
 
 
-def test_a_work_queue_is_refused(js: JetStream, numbered: Callable[..., str]) -> None:
+def test_a_work_queue_is_refused(js, numbered):
     """A source on a work queue would take its messages away, so there is none."""
     origin = numbered(retention="workqueue")
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
@@ -124,7 +112,7 @@ def test_a_work_queue_is_refused(js: JetStream, numbered: Callable[..., str]) ->
         partition_stream(js, plan)
 
 
-def test_a_lost_message_is_a_mismatch(js: JetStream, numbered: Callable[..., str]) -> None:
+def test_a_lost_message_is_a_mismatch(js, numbered):
     """A copy with as many messages as it should have, but not of each subject, is refused."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
@@ -135,9 +123,7 @@ def test_a_lost_message_is_a_mismatch(js: JetStream, numbered: Callable[..., str
         partition_stream(js, plan)
 
 
-def stuck(
-    js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
-) -> tuple[str, PartitionPlan]:
+def stuck(js, numbered, publish):
     """A layout with a copy that takes no more, and a message that it would have to take."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
@@ -147,9 +133,7 @@ def stuck(
     return origin, plan
 
 
-def test_copying_that_stands_still_is_given_up(
-    js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
-) -> None:
+def test_copying_that_stands_still_is_given_up(js, numbered, publish):
     """When a copy stays behind, the error says where and how far, and that a run resumes."""
     origin, plan = stuck(js, numbered, publish)
 
@@ -159,14 +143,12 @@ def test_copying_that_stands_still_is_given_up(
         partition_stream(js, plan, stall_timeout_s=0.5)
 
 
-def test_a_message_that_goes_before_it_is_copied(
-    js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
-) -> None:
+def test_a_message_that_goes_before_it_is_copied(js, numbered, publish):
     """What the origin has lost meanwhile is waited for no more."""
     origin, plan = stuck(js, numbered, publish)
     looks: list[object] = []
 
-    def show(stream: str, done: int, end: int) -> None:
+    def show(stream, done, end):
         if done < end and not looks:
             delete_messages(js, origin, [481])
             looks.append(stream)
@@ -191,7 +173,7 @@ def test_a_message_that_goes_before_it_is_copied(
         ({"subject": "f.*", "streams": "{partition}{partition}"}, "streams"),
     ],
 )
-def test_a_plan_that_makes_no_sense_names_the_option(settings: dict[str, Any], option: str) -> None:
+def test_a_plan_that_makes_no_sense_names_the_option(settings, option):
     """A mistake in the plan is found before anything is asked of the server."""
     with pytest.raises(OptionError) as caught:
         PartitionPlan(**{"origin": "F", "partitions": N, "streams": "P-{partition}"} | settings)
@@ -199,14 +181,14 @@ def test_a_plan_that_makes_no_sense_names_the_option(settings: dict[str, Any], o
     assert caught.value.option == option
 
 
-def test_the_number_stands_after_the_literal_beginning() -> None:
+def test_the_number_stands_after_the_literal_beginning():
     """The default transform keeps every token and puts the number before the first wildcard."""
     assert numbering("a.*.*", 4, (1,)) == "a.{{partition(4,1)}}.{{wildcard(1)}}.{{wildcard(2)}}"
     assert numbering("a.*.b.>", 2, (1,)) == "a.{{partition(2,1)}}.{{wildcard(1)}}.b.>"
     assert numbering("*", 8) == "{{partition(8)}}.{{wildcard(1)}}"
 
 
-def job(server: DevServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+def job(server, *arguments):
     """A run of `partition`."""
     return subprocess.run(
         [*JOB, "--servers", server.url, *arguments],
@@ -214,9 +196,7 @@ def job(server: DevServer, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_job_partitions_a_stream(
-    nats_server: DevServer, js: JetStream, raw: Callable[..., str]
-) -> None:
+def test_the_job_partitions_a_stream(nats_server, js, raw):
     """`partition` shows plain lines, names streams, undoes its work; one in the way is status 1."""
     origin = raw()
     what = ["--stream", origin, "--subject", f"{origin}.*.*"]
@@ -247,9 +227,7 @@ def test_the_job_partitions_a_stream(
     assert not set(names) & set(js.stream_names())
 
 
-def test_the_job_tells_a_copy_that_is_wrong(
-    nats_server: DevServer, js: JetStream, raw: Callable[..., str]
-) -> None:
+def test_the_job_tells_a_copy_that_is_wrong(nats_server, js, raw):
     """A copy that is not what it should be is one line, and a status of its own."""
     origin = raw()
     good = ["--stream", origin, "--subject", f"{origin}.*.*", "--partitions", "2", "--tokens", "1"]
@@ -262,9 +240,7 @@ def test_the_job_tells_a_copy_that_is_wrong(
     assert "delete the copies (--undo) and begin anew" in " ".join(found.stderr.split())
 
 
-def test_a_killed_job_is_run_again(
-    nats_server: DevServer, js: JetStream, raw: Callable[..., str]
-) -> None:
+def test_a_killed_job_is_run_again(nats_server, js, raw):
     """Killed at its first sign of life, or with some streams made, the same command ends well."""
     origin = raw()
     good = ["--stream", origin, "--subject", f"{origin}.*.*", "--partitions", "9", "--tokens", "1"]
@@ -287,10 +263,7 @@ def test_a_killed_job_is_run_again(
     assert "messages: 240\nsubjects: 24\nleft out: 0\n" in done.stdout
 
 
-def test_what_the_program_shows_as_json(
-    nats_server: DevServer, js: JetStream, numbered: Callable[..., str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_what_the_program_shows_as_json(nats_server, js, numbered, capsys):
     """`--json` says what would be made, what was made, and what was removed."""
     origin = numbered()
     words = ["partition", "--stream", origin, "--servers", nats_server.url, "--partitions", str(N)]
@@ -309,7 +282,7 @@ def test_what_the_program_shows_as_json(
 
 
 @pytest.mark.parametrize("layout", ["numbered", "raw"])
-def test_what_copies_inherit(js: JetStream, request: pytest.FixtureRequest, layout: str) -> None:
+def test_what_copies_inherit(js, request, layout):
     """Limits that mean the same for a part copies have of their origin, and no others."""
     origin = request.getfixturevalue(layout)(max_bytes=1 << 22, max_age=3_600_000_000_000)
     names = f"{origin}-{{partition}}"
@@ -326,9 +299,7 @@ def test_what_copies_inherit(js: JetStream, request: pytest.FixtureRequest, layo
         assert (config["max_age"], config["max_bytes"]) == (3_600_000_000_000, -1)
 
 
-def test_a_mirror_numbers_and_keeps_the_time(
-    js: JetStream, raw: Callable[..., str], clean: None
-) -> None:
+def test_a_mirror_numbers_and_keeps_the_time(js, raw, clean):
     """A mirror that numbers is a filtered layout with the origin's sequences and timestamps."""
     origin = raw()
     rule = numbering(f"{origin}.*.*", N, (1,))
@@ -342,7 +313,7 @@ def test_a_mirror_numbers_and_keeps_the_time(
         PartitionPlan(origin, N, f"{origin}N", subject=f"{origin}.*.*", tokens=(1,)),
     )
 
-    def rows(stream: str) -> list[dict[str, Any]]:
+    def rows(stream):
         options = parse_read({"servers": ",".join(js.client.options.servers), "stream": stream})
         reader = JetStreamRangeReader(options)
         tasks = reader.partitions()

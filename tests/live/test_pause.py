@@ -1,7 +1,5 @@
 """`pause`, `resume` and `unpin` on a real server: the consumers of a query, and no others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The configuration of docs/guides/login.md: each user does its work, and nothing more."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Messages that are delivered again and again become dead letters."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.errors import (

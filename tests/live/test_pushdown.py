@@ -1,7 +1,5 @@
 """Filters of a query: the rows they accept all come, and fewer messages leave the server."""
 
-from __future__ import annotations
-
 import json
 import time
 from http.client import HTTPConnection
@@ -59,7 +57,7 @@ def server():
         client.close()
 
 
-def messages_out(server) -> int:
+def messages_out(server):
     """Messages that have left the server."""
     connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=60)
     connection.request("GET", "/varz")
@@ -68,7 +66,7 @@ def messages_out(server) -> int:
     return out
 
 
-def read(server, kind, filters, **options) -> tuple[list[dict], int]:
+def read(server, kind, filters, **options):
     """The rows of a read with these filters, and how many messages left the server for it."""
     texts = {name: str(value) for name, value in options.items()}
     reader = kind(parse_read({"servers": server.url} | texts))
@@ -81,7 +79,7 @@ def read(server, kind, filters, **options) -> tuple[list[dict], int]:
     return rows, messages_out(server) - before
 
 
-def accepted(filters, row) -> bool:
+def accepted(filters, row):
     """What Spark makes of these filters."""
     for each in filters:
         value = row[each.attribute[0]] if not isinstance(each, Not) else None
@@ -111,7 +109,7 @@ def accepted(filters, row) -> bool:
     return True
 
 
-def same(rows, everything, filters) -> bool:
+def same(rows, everything, filters):
     """Whether both hold the same rows that the filters accept."""
 
     def kept(of):

@@ -1,13 +1,8 @@
 """Reads and writes over an account's import, over a leaf node's link, and with short JWTs."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -34,7 +29,7 @@ STREAM = {"name": "S", "subjects": ["S.>"], "allow_direct": True}
 SHARED = {"S.>": "S.>", "$KV.>": "A.API.$KV.>", "$JS.ACK.>": "$JS.ACK.>"}
 
 
-def accounts(type_: str) -> str:
+def accounts(type_):
     """Of a server: account B has JetStream by an import, whose export has this response type."""
     exported = "".join(f', {{ service: "{subject}" }}' for subject in SHARED)
     imported = "".join(
@@ -53,7 +48,7 @@ accounts {{
 
 
 @pytest.fixture(scope="module", params=["stream", "singleton"])
-def place(request: pytest.FixtureRequest) -> Iterator[tuple[DevServer, dict[str, Any], str]]:
+def place(request):
     """A server with a stream of some messages, the options of account B, and its response type."""
     with DevServer(accounts(request.param)) as server:
         own = parse_connection({"servers": server.url, "user": "a", "password": "a"})
@@ -66,7 +61,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[DevServer, dict[str,
         yield server, login | {"requestTimeout": "20s"}, request.param
 
 
-def rows_of(server: DevServer, **options: Any) -> int:
+def rows_of(server, **options):
     """The number of rows of a read: a streaming one up to the end, or a batch read."""
     if "startingOffsets" in options:
         query = Query(server, **options)
@@ -92,9 +87,7 @@ def rows_of(server: DevServer, **options: Any) -> int:
     ],
     ids=["streaming", "own", "shared", "range", "snapshot", "call"],
 )
-def test_reads_of_an_import(
-    place: tuple[DevServer, dict[str, Any], str], options: dict[str, Any], rows: int
-) -> None:
+def test_reads_of_an_import(place, options, rows):
     """They are exact, or the response type that keeps answers back is named at the start."""
     server, login, type_ = place
     if type_ == "stream":
@@ -104,10 +97,10 @@ def test_reads_of_an_import(
         rows_of(server, stream="S", **login | options)
 
 
-def written(login: dict[str, Any], batch: int, kill_at: int | None = None) -> None:
+def written(login, batch, kill_at=None):
     """Writes a block of rows as an exactly-once task; an attempt before it dies, if asked."""
 
-    def blocks(until: int) -> Iterator[pa.RecordBatch]:
+    def blocks(until):
         for i in range(COUNT):
             if i == until:
                 raise InterruptedError
@@ -125,12 +118,12 @@ def written(login: dict[str, Any], batch: int, kill_at: int | None = None) -> No
         assert found.acked + found.already_stored == COUNT
 
 
-def data_of(js: JetStream) -> list[bytes]:
+def data_of(js):
     last = js.stream_info("S").last_seq
     return [message.data for s in range(1, last + 1) if (message := js.message_get("S", seq=s))]
 
 
-def test_exactly_once_over_an_import(place: tuple[DevServer, dict[str, Any], str]) -> None:
+def test_exactly_once_over_an_import(place):
     """A task that died is known to the next one, or the response type is named."""
     server, login, type_ = place
     if type_ == "singleton":
@@ -144,7 +137,7 @@ def test_exactly_once_over_an_import(place: tuple[DevServer, dict[str, Any], str
         assert mine == [b"1-%d" % i for i in range(COUNT)]
 
 
-def test_a_domain_behind_a_leaf_node() -> None:
+def test_a_domain_behind_a_leaf_node():
     """Read and write go on where the link was away, and each row is there once."""
     (link,) = free_ports(1)
     hub = f'leafnodes {{ listen: "127.0.0.1:{link}" }}\njetstream {{ domain: hub }}'
@@ -169,16 +162,16 @@ def test_a_domain_behind_a_leaf_node() -> None:
             assert query.data == [b"%d-%d" % (b, i) for b in range(3) for i in range(COUNT)]
 
 
-def test_short_jwts_under_a_read_and_a_write(tmp_path: Path) -> None:
+def test_short_jwts_under_a_read_and_a_write(tmp_path):
     """Each JWT ends after seconds, and its file is always written anew before: neither notices."""
     mode, creds, over = operator_mode(), tmp_path / "user.creds", Event()
 
-    def renew() -> None:
+    def renew():
         new = tmp_path / "new.creds"
         new.write_text(creds_of(mode.issued(exp=int(time.time()) + JWT_S), mode.seed))
         new.rename(creds)
 
-    def keep() -> None:
+    def keep():
         while not over.wait(0.2):
             renew()
 

@@ -1,7 +1,5 @@
 """The seat on a real server: what it is, who holds it, what moves it, what it settles."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,14 +1,10 @@
 """Headers that a server acts on, stored by a stranger: not read, no effect when copied."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import IO
 
 import pyarrow as pa
 import pytest
@@ -62,7 +58,7 @@ SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 """Of a `traceparent`: the application's trace is recorded."""
 
 
-def with_header(name: str, traces: str) -> list[tuple[str, str]]:
+def with_header(name, traces):
     """The header as it has an effect, with what it takes for that."""
     pairs = [("K", "v"), (name, traces if name == "Nats-Trace-Dest" else VALUES.get(name, "1"))]
     if name.startswith("Nats-Trace-") and name != "Nats-Trace-Dest":
@@ -70,7 +66,7 @@ def with_header(name: str, traces: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def stored_raw(js, subject: str, pairs: list[tuple[str, str]], data=b"x") -> None:
+def stored_raw(js, subject, pairs, data=b"x"):
     """Stores these very headers: the server overlooks a name that stands there twice."""
     block = wire.header_block([])[:-2]
     for name, value in pairs:
@@ -82,14 +78,14 @@ def stored_raw(js, subject: str, pairs: list[tuple[str, str]], data=b"x") -> Non
     assert found.headers == pairs
 
 
-def read_directly(js, stream: str) -> list[dict]:
+def read_directly(js, stream):
     """All rows of the stream, by direct get."""
     end = js.stream_info(stream).last_seq
     read = Slice(None, stream, None, 0, end, None, True, True)
     return [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
 
 
-def copy(rows: list[dict], to: str) -> pa.RecordBatch:
+def copy(rows, to):
     """Rows of a read as rows of a write: data and headers."""
     return pa.record_batch(
         {
@@ -245,13 +241,13 @@ def test_a_copied_header_does_not_hide_what_the_row_expects(nats_server, js, new
 
 
 @contextmanager
-def mqtt_subscriber(port: int, topic: bytes) -> Iterator[IO[bytes]]:
+def mqtt_subscriber(port, topic):
     """What a subscriber with QoS 1 receives, from when the server has taken its subscription."""
 
-    def packet(kind: int, body: bytes) -> bytes:
+    def packet(kind, body):
         return bytes([kind, len(body)]) + body
 
-    def text(value: bytes) -> bytes:
+    def text(value):
         return struct.pack(">H", len(value)) + value
 
     with socket.create_connection(("127.0.0.1", port), timeout=60) as to, to.makefile("rb") as got:

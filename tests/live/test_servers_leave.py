@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from threading import Event, Thread
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -36,7 +34,7 @@ LAME = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"'
 class Writer:
     """Exactly-once tasks, one after another, each of 40 rows."""
 
-    def __init__(self, login: dict[str, str], replicas: int = 1) -> None:
+    def __init__(self, login, replicas=1):
         self.rows: list[bytes] = []
         """All that were written."""
         self._connection = parse_connection(login)
@@ -44,7 +42,7 @@ class Writer:
             create(JetStream(client), STREAM | {"num_replicas": replicas})
             Ledger(JetStream(client)).ensure()
 
-    def write(self, size: int = 10) -> None:
+    def write(self, size=10):
         batch = len(self.rows) // 40
         rows = [b"%d-%d" % (batch, i) for i in range(40)]
         block = pa.record_batch(
@@ -58,12 +56,12 @@ class Writer:
         assert found.acked + found.already_stored == 40
         self.rows += rows
 
-    def until(self, over: Event) -> None:
+    def until(self, over):
         while not over.is_set():
             self.write()
 
 
-def lame(server: DevServer) -> None:
+def lame(server):
     """Drives its clients away, ends by itself, and comes again."""
     os.kill(server.pid, signal.SIGUSR2)
     assert server.wait(100)
@@ -71,7 +69,7 @@ def lame(server: DevServer) -> None:
 
 
 @pytest.mark.parametrize("leave", [lame, DevServer.restart], ids=["lame duck", "restart"])
-def test_all_servers_leave_one_after_another(leave: Any) -> None:
+def test_all_servers_leave_one_after_another(leave):
     """Each row is written once, and read once, while the three are restarted."""
     with DevCluster(3, LAME) as cluster:
         login = {"servers": cluster.urls, "requestTimeout": "100s"}
@@ -98,7 +96,7 @@ def test_all_servers_leave_one_after_another(leave: Any) -> None:
 
 
 @pytest.fixture
-def place() -> Iterator[tuple[DevServer, Query, Writer]]:
+def place():
     """A server with a user whose permissions a reload changes, with a read and a write."""
     users = "{ user: u, password: u, permissions: { publish: { deny: [none] } } }"
     with DevServer(f"max_payload: 1000000\nauthorization {{ users: [{users}] }}") as server:
@@ -112,7 +110,7 @@ def place() -> Iterator[tuple[DevServer, Query, Writer]]:
         query.reader.stop()
 
 
-def test_a_lower_max_payload(place: tuple[DevServer, Query, Writer]) -> None:
+def test_a_lower_max_payload(place):
     """What is stored is read all the same; a row that is too large now is named, with the limit."""
     server, query, writer = place
     reload(server, "max_payload: 1000000", "max_payload: 5000")
@@ -132,9 +130,7 @@ def test_a_lower_max_payload(place: tuple[DevServer, Query, Writer]) -> None:
 
 
 @pytest.mark.parametrize("denied", ['"S.>"', '"$JS.API.DIRECT.>"'])
-def test_permissions_that_go_and_come_back(
-    place: tuple[DevServer, Query, Writer], denied: str
-) -> None:
+def test_permissions_that_go_and_come_back(place, denied):
     """Who needs them is told the subject; from then on each row is written and read once."""
     server, query, writer = place
     writes, about = denied == '"S.>"', "S.0" if denied == '"S.>"' else "DIRECT.GET.S"
@@ -152,13 +148,13 @@ def test_permissions_that_go_and_come_back(
     assert [data.strip() for data in query.data] == writer.rows
 
 
-def test_a_login_while_a_server_reloads(place: tuple[DevServer, Query, Writer]) -> None:
+def test_a_login_while_a_server_reloads(place):
     """It refuses everybody for a moment, and nobody notices."""
     server, query, _ = place
     login = {name: text for name, text in query.options.items() if name != "stream"}
     connection, over, logins = parse_connection(login), Event(), 0
 
-    def reloads() -> None:
+    def reloads():
         for sizes in [(1000000, 5000), (5000, 1000000)] * 5:
             reload(server, *(f"max_payload: {size}" for size in sizes))
             time.sleep(0.5)  # else the next one may refuse each further try

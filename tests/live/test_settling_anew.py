@@ -1,7 +1,5 @@
 """What is settled late is settled in the stream that it was read from, and in no other."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest
@@ -17,15 +15,15 @@ from ..kits.options import BELOW
 class Query:
     """A query, driven as Spark does."""
 
-    def __init__(self, url: str, **options: str) -> None:
+    def __init__(self, url, **options):
         self.reader = StreamReader(parse_stream({"servers": url} | options))
         self.at = self.reader.initialOffset()
 
-    def look(self) -> dict:
+    def look(self):
         """Where the next batch would end."""
         return self.reader.latestOffset(self.at, ReadAllAvailable())
 
-    def batch(self, end: dict) -> list[bytes]:
+    def batch(self, end):
         """The payloads of the batch that ends here."""
         tasks = self.reader.partitions(self.at, end)
         batches = [batch for task in tasks for batch in self.reader.read(task)]
@@ -40,7 +38,7 @@ NEW = [b"new%d" % i for i in range(8)]
 def anew(js, publish):
     """Deletes a stream and makes it again, with other messages."""
 
-    def make(name: str, retention: str) -> None:
+    def make(name, retention):
         js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
         config = {"name": name, "subjects": [f"{name}.>"], "allow_direct": True}
         js.create_stream(config | {"storage": "file", "retention": retention})
@@ -49,7 +47,7 @@ def anew(js, publish):
     return make
 
 
-def begun(url, name, publish, **options) -> Query:
+def begun(url, name, publish, **options):
     """A query that has read ten messages, and not settled them."""
     query = Query(url, stream=name, **options)
     query.batch(query.look())

@@ -1,9 +1,6 @@
 """Several streams in a cluster, one server of which is away."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -12,14 +9,14 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import ApiError, DataLossError
 
-from ..kits.reading import Query, query
+from ..kits.reading import query
 from ..kits.replicas import create, publish
 from ..kits.servers import DevCluster
 
 __all__ = ["query"]
 
 
-def test_streams_whose_server_is_away_are_not_empty(query: Callable[..., Query]) -> None:
+def test_streams_whose_server_is_away_are_not_empty(query):
     """A stream without a leader is no empty one: waited for, then an error, then read on."""
     with DevCluster(3) as cluster:
         client = Client(parse_connection({"servers": cluster.urls}))

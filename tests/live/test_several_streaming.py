@@ -1,12 +1,8 @@
 """A streaming read of several streams, some of which come and go while it runs."""
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from unittest.mock import patch
 
 import pytest
@@ -19,10 +15,9 @@ from pyspark_jetstream.readstream import rangedriver
 
 from ..kits.admin import delete_messages
 from ..kits.checkpoints import write_checkpoint
-from ..kits.reading import Query, query
+from ..kits.reading import query
 from ..kits.seeds import fresh
-from ..kits.servers import DevServer
-from ..kits.tenants import Tenants, tenants
+from ..kits.tenants import tenants
 
 __all__ = ["query", "tenants"]
 
@@ -31,30 +26,28 @@ T = TypeVar("T")
 SEEDS = [1, *fresh(__name__)]
 
 
-def rows(of: Query) -> list[tuple[str, int, int]]:
+def rows(of):
     return sorted((row["stream"], row["partition"], row["sequence"]) for row in of.rows)
 
 
-def at_once(of: Callable[[], T]) -> T:
+def at_once(of):
     """What a query does that looks each time: one that was idle looks twice a second, or less."""
     with patch.object(rangedriver, "_LOOK_EVERY_S", 0.0):
         return of()
 
 
-def drain(of: Query) -> None:
+def drain(of):
     """Micro-batches until there is nothing."""
     at_once(of.drain)
 
 
-def every(tenants: Tenants, **counts: int) -> list[tuple[str, int, int]]:
+def every(tenants, **counts):
     """All rows of streams that have so many messages."""
     of = [(tenants.name(name), 0, s + 1) for name, n in counts.items() for s in range(n)]
     return sorted(of)
 
 
-def test_streams_join_from_their_first_message(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_streams_join_from_their_first_message(tenants, query):
     """What a stream that comes has is read from its first message on; others keep their place."""
     tenants.make("b", "c")
     tenants.fill("b", "c")
@@ -79,7 +72,7 @@ def test_streams_join_from_their_first_message(
     assert places == [tenants.name(name) for name in "bcad"]
 
 
-def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
+def test_offsets_by_stream(tenants, query):
     """`startingOffsets` says where a stream begins, also of one that comes later."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=4)
@@ -94,7 +87,7 @@ def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
     assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=3)) - skipped)
 
 
-def test_an_end_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
+def test_an_end_by_stream(tenants, query):
     """`endingOffsets` ends one stream, also one that comes later; read beyond it is refused."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
@@ -114,7 +107,7 @@ def test_an_end_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None
         several.plan()
 
 
-def test_moments_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
+def test_moments_by_stream(tenants, query):
     """`startingTimestamp` by stream counts for one that comes later, or a moment to come."""
     tenants.make("a", "b", "d")
     tenants.fill("a", "b", "d")
@@ -135,9 +128,7 @@ def test_moments_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
     assert rows(several) == sorted(set(every(tenants, a=4, b=4, d=3)) - skipped)
 
 
-def test_a_start_that_a_new_stream_does_not_reach_yet(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_a_start_that_a_new_stream_does_not_reach_yet(tenants, query):
     """A stream joins when it reaches the sequence that `startingOffsets` begins it at."""
     tenants.make("a")
     tenants.fill("a")
@@ -156,9 +147,7 @@ def test_a_start_that_a_new_stream_does_not_reach_yet(
     assert rows(several) == sorted(set(every(tenants, a=7, c=8)) - late)
 
 
-def test_each_deletion_is_told(
-    tenants: Tenants, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_deletion_is_told(tenants, query, caplog):
     """A stream that is made anew after its deletion and deleted once more is one loss more."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
@@ -178,9 +167,7 @@ def test_each_deletion_is_told(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_that_is_deleted(
-    tenants: Tenants, query: Callable[..., Query], fails: str
-) -> None:
+def test_a_stream_that_is_deleted(tenants, query, fails):
     """A stream that goes is a named loss, or the others go on; one made then begins at 1."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
@@ -210,9 +197,7 @@ def test_a_stream_that_is_deleted(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_that_is_deleted_amid_a_batch(
-    tenants: Tenants, query: Callable[..., Query], fails: str
-) -> None:
+def test_a_stream_that_is_deleted_amid_a_batch(tenants, query, fails):
     """A stream that goes between plan and task is the same loss, or the task reads the others."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
@@ -230,9 +215,7 @@ def test_a_stream_that_is_deleted_amid_a_batch(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_that_is_deleted_amid_a_plan(
-    tenants: Tenants, query: Callable[..., Query], monkeypatch: Any, fails: str
-) -> None:
+def test_a_stream_that_is_deleted_amid_a_plan(tenants, query, monkeypatch, fails):
     """A stream that goes amid a plan is the same loss, or ends no query."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
@@ -241,7 +224,7 @@ def test_a_stream_that_is_deleted_amid_a_plan(
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails, requestTimeout="5s")
     counts = Survey.counts
 
-    def late(survey: Survey, *args: Any) -> Any:
+    def late(survey, *args):
         tenants.remove("b")
         return counts(survey, *args)
 
@@ -256,7 +239,7 @@ def test_a_stream_that_is_deleted_amid_a_plan(
     assert rows(several) == [(tenants.name(name), 0, seq) for name in "ac" for seq in (1, 3)]
 
 
-def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query]) -> None:
+def test_many_streams_are_few_tasks(tenants, query):
     """Streams with few messages share tasks, at most sixteen; the same when run again."""
     tenants.make(*range(40))
     tenants.fill(*range(40))
@@ -282,9 +265,7 @@ def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query
 
 
 @pytest.mark.parametrize("cut", [{}, {"minPartitions": 60}, {"maxRecordsPerPartition": 7}], ids=str)
-def test_the_tasks_of_others_stay_when_streams_go(
-    tenants: Tenants, query: Callable[..., Query], cut: dict[str, int]
-) -> None:
+def test_the_tasks_of_others_stay_when_streams_go(tenants, query, cut):
     """Run again, a batch has the tasks it had, without what streams that went had."""
     tenants.make(*range(40))
     tenants.fill(*range(40), count=10)
@@ -292,7 +273,7 @@ def test_the_tasks_of_others_stay_when_streams_go(
     several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false", **cut)
     several.plan()
 
-    def reads() -> list[list[tuple[str, int, int]]]:
+    def reads():
         return [[(r.stream, r.start, r.end) for r in task.work.reads] for task in several.tasks()]
 
     before = reads()
@@ -308,9 +289,7 @@ def test_the_tasks_of_others_stay_when_streams_go(
     assert rows(several) == every(tenants, **{str(i): 10 for i in range(40) if i not in (0, 7, 20)})
 
 
-def test_a_run_that_ends_takes_no_streams_that_come_later(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_a_run_that_ends_takes_no_streams_that_come_later(tenants, query):
     """With availableNow a run reads what was there when it began, and the next one the rest."""
     tenants.make("a")
     tenants.fill("a")
@@ -326,9 +305,7 @@ def test_a_run_that_ends_takes_no_streams_that_come_later(
     assert rows(several) == every(tenants, a=6, b=3)
 
 
-def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(tenants, query):
     """With availableNow a stream that is made anew in the run is left to the next."""
     tenants.make("a", "b")
     tenants.fill("a", "b")
@@ -347,9 +324,7 @@ def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(
     assert rows(several) == sorted([*every(tenants, a=5, b=3), *every(tenants, b=2)])
 
 
-def test_a_task_of_several_streams_has_its_limit(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_a_task_of_several_streams_has_its_limit(tenants, query):
     """No task has more than `maxRecordsPerPartition`, whatever number of streams it reads."""
     tenants.make(*range(20))
     tenants.fill(*range(20), count=30)
@@ -364,9 +339,7 @@ def test_a_task_of_several_streams_has_its_limit(
     assert len(set(rows(several))) == len(several.rows) == 20 * 30 + 220
 
 
-def test_a_batch_has_its_limit_over_all_streams(
-    tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_a_batch_has_its_limit_over_all_streams(tenants, query):
     """`maxRecordsPerTrigger` is shared among the streams; large ones starve no other."""
     tenants.make(*"abcd")
     tenants.fill("a", count=90)
@@ -383,9 +356,7 @@ def test_a_batch_has_its_limit_over_all_streams(
     assert rows(several) == every(tenants, a=90, b=5, c=5)
 
 
-def test_what_is_refused(
-    nats_server: DevServer, tenants: Tenants, query: Callable[..., Query]
-) -> None:
+def test_what_is_refused(nats_server, tenants, query):
     """Own consumers, interest, work queues, and a checkpoint of other streams are refused."""
     pattern = {"streamPattern": f"{tenants.prefix}-*"}
     tenants.make("a", "b")
@@ -420,9 +391,7 @@ def test_what_is_refused(
         query(**pattern).plan()
 
 
-def test_inspect_shows_each_stream(
-    tenants: Tenants, query: Callable[..., Query], tmp_path: Path
-) -> None:
+def test_inspect_shows_each_stream(tenants, query, tmp_path):
     """`inspect` shows each stream's position and lag, also of streams that are new in the plan."""
     tenants.make("b")
     tenants.fill("b")
@@ -445,9 +414,7 @@ def test_inspect_shows_each_stream(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("there", "come", "go"), [(20, 8, 4), (200, 50, 20)])
-def test_streams_come_and_go_while_runs_die(
-    tenants: Tenants, query: Callable[..., Query], there: int, come: int, go: int, seed: int
-) -> None:
+def test_streams_come_and_go_while_runs_die(tenants, query, there, come, go, seed):
     """Streams go and come, runs end at any step: what stays is read once, what goes at most so."""
     rng = random.Random(seed)
     names = [f"s{i}" for i in range(there)]

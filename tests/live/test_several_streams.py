@@ -1,10 +1,6 @@
 """Several streams in one read, by name or by pattern, against a real server."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,17 +9,16 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
-from ..kits.servers import DevServer
-from ..kits.tenants import Tenants, tenants
+from ..kits.tenants import tenants
 
 __all__ = ["tenants"]
 
 
 @pytest.fixture
-def read(nats_server: DevServer) -> Callable[..., list[tuple[str, int | None, int]]]:
+def read(nats_server):
     """The rows of a batch read: stream, partition, sequence."""
 
-    def rows(**options: Any) -> list[tuple[str, int | None, int]]:
+    def rows(**options):
         given = {"servers": nats_server.url} | options
         parsed = parse_read({k: str(v) for k, v in given.items()})
         reader = JetStreamRangeReader if "multiLast" not in given else JetStreamSnapshotReader
@@ -36,7 +31,7 @@ def read(nats_server: DevServer) -> Callable[..., list[tuple[str, int | None, in
     return rows
 
 
-def test_a_list_and_a_pattern(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_a_list_and_a_pattern(tenants, read):
     """Each stream's messages come once, by list or pattern; each is partition 0 of itself."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "c")
@@ -47,7 +42,7 @@ def test_a_list_and_a_pattern(tenants: Tenants, read: Callable[..., Any]) -> Non
     assert read(streamPattern=f"{tenants.prefix}-*c") == every[3:]
 
 
-def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_each_stream_has_its_bounds(tenants, read):
     """Offsets by stream bound that stream alone, also where messages are missing in it."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=6)
@@ -61,7 +56,7 @@ def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) 
     ) == [(a, 0, 5), (a, 0, 6), (b, 0, 1), (b, 0, 3)]
 
 
-def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_each_stream_has_its_moment(tenants, read):
     """By stream from `startingTimestamp` until `endingTimestamp`; without, all of it."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
@@ -80,9 +75,7 @@ def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) 
         read(stream=f"{a},{b}", endingTimestamp=json.dumps({c: starts[a]}))
 
 
-def test_an_end_before_its_start_names_the_stream(
-    tenants: Tenants, read: Callable[..., Any]
-) -> None:
+def test_an_end_before_its_start_names_the_stream(tenants, read):
     """Bounds of a stream that contradict each other are an error that names it."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=6)
@@ -96,7 +89,7 @@ def test_an_end_before_its_start_names_the_stream(
         )
 
 
-def test_tasks_of_one_backlog_keep_their_stream(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_tasks_of_one_backlog_keep_their_stream(tenants, read):
     """Cut by sequence, each task's rows still have their stream."""
     tenants.make("a", "b")
     tenants.fill("a", "b", count=50)
@@ -106,7 +99,7 @@ def test_tasks_of_one_backlog_keep_their_stream(tenants: Tenants, read: Callable
     assert rows == [(tenants.name(name), 0, seq) for name in "ab" for seq in range(1, 51)]
 
 
-def test_what_is_not_there(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_what_is_not_there(tenants, read):
     """A pattern or name without a stream, and a stream without direct get, are named."""
     tenants.make("a")
     with pytest.raises(OptionError, match="streamPattern': there is no stream of such a name"):
@@ -119,7 +112,7 @@ def test_what_is_not_there(tenants: Tenants, read: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 300])
-def test_planning_asks_by_pages(nats_server: DevServer, tenants: Tenants, count: int) -> None:
+def test_planning_asks_by_pages(nats_server, tenants, count):
     """How many streams there are costs pages of 256, and no question for each stream."""
     tenants.make(*range(count))
     tenants.fill(0, 7)
@@ -135,7 +128,7 @@ def test_planning_asks_by_pages(nats_server: DevServer, tenants: Tenants, count:
     assert asked <= 2 * pages + 2
 
 
-def test_a_snapshot_of_several(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_a_snapshot_of_several(tenants, read):
     """The last message of every subject of each stream, by list or by pattern."""
     tenants.make("a", "b", "c")
     tenants.fill("a", "b")
@@ -148,7 +141,7 @@ def test_a_snapshot_of_several(tenants: Tenants, read: Callable[..., Any]) -> No
     assert read(streamPattern=f"{tenants.prefix}-*", multiLast="*.0") == [every[0], of_b[1]]
 
 
-def test_a_snapshot_of_several_at_a_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
+def test_a_snapshot_of_several_at_a_moment(tenants, read):
     """`upToTime` is one moment for all streams, each of which has its own sequence then."""
     tenants.make("a", "b")
     tenants.fill("a", "b")

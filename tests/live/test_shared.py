@@ -1,7 +1,5 @@
 """Who gets what of a shared consumer: queries called as Spark calls them, a real server."""
 
-from __future__ import annotations
-
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -83,7 +81,7 @@ def test_a_query_may_wait_for_its_message(js, new_stream, publish, query):
     assert one.claim() is None
     stop, found = threading.Event(), []
 
-    def poll() -> None:
+    def poll():
         while not stop.is_set() and not found:
             end = one.plan()
             if end is not None:

@@ -1,7 +1,5 @@
 """Claims that outlive their query, or not: replays, deaths, heartbeats, acks."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -1,7 +1,5 @@
 """A shared consumer that somebody edits under its queries."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a query on a shared consumer refuses, and what it says is lost."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 

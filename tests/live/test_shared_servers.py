@@ -1,7 +1,5 @@
 """Shared consumers while servers restart, freeze, forget, or change their leaders."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -114,7 +112,7 @@ def test_leader_changes_in_a_cluster(monkeypatch):
                 if len(one.planned) > one.committed:
                     one.commit()
 
-            def drained() -> bool:
+            def drained():
                 for one in queries:
                     one.drain()
                 return len({s for one in queries for s in one.sequences}) >= 150

@@ -1,7 +1,5 @@
 """Reads over a link that is slower than the server, which cuts off who is far behind."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 
@@ -40,20 +38,20 @@ def server():
         yield server
 
 
-def cut_off(server) -> int:
+def cut_off(server):
     with urllib.request.urlopen(f"{server.monitor_url}/varz", timeout=60) as answer:
         return int(json.load(answer)["slow_consumers"])
 
 
-def consumed(client) -> list[int]:
+def consumed(client):
     return sequences(reading("S", MESSAGES).batches(client))
 
 
-def got(client) -> list[int]:
+def got(client):
     return sequences(read_direct(client, direct_reading("S", 0, MESSAGES)))
 
 
-def called(client) -> list[int]:
+def called(client):
     calls = DirectCalls(client, "S")
     return [
         each.sequence

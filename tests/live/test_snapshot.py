@@ -1,7 +1,5 @@
 """Snapshots against a brute-force reduction of the stream, without Spark."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
@@ -23,7 +21,7 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 
-def random_history(js, stream, publish, rng, ttl=False) -> None:
+def random_history(js, stream, publish, rng, ttl=False):
     """Writes, deletes, purges, bucket operations and messages that expire, at random."""
     names = [f"{stream}.{rng.choice('abc')}.k{i}" for i in range(rng.choice([3, 40, 300]))]
     written, expiring = 0, []
@@ -152,7 +150,7 @@ def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, 
 # ── the past ─────────────────────────────────────────────────────────────────────────────────
 
 
-def expire(js, stream, first) -> None:
+def expire(js, stream, first):
     """Waits until the stream begins at `first`."""
     while js.stream_info(stream).first_seq < first:
         time.sleep(0.05)

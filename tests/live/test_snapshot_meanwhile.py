@@ -1,7 +1,5 @@
 """Snapshots while writers write, and messages leave between plan and read."""
 
-from __future__ import annotations
-
 import random
 import threading
 
@@ -23,7 +21,7 @@ def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way
     fill(js, stream, [f"{stream}.{i}" for i in range(1000)])
     done = threading.Event()
 
-    def write() -> None:
+    def write():
         writer = Client(js.client.options)
         while not done.wait(0.002):  # so that who reads all of it comes to the end
             names = [f"{stream}.{rng.randrange(1300)}" for _ in range(10)]
@@ -203,5 +201,5 @@ def test_chunks_of_any_size(js, nats_server, new_stream, publish, monkeypatch, l
     assert as_dict(found) == reduced(stored(js, stream), [">"], 600)
 
 
-def read(source, tasks) -> list[dict]:
+def read(source, tasks):
     return [row for task in tasks for batch in source.read(task) for row in batch.to_pylist()]

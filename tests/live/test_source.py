@@ -1,7 +1,5 @@
 """The driver's half of the source, called as Spark calls it, against a real server."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
@@ -24,7 +22,7 @@ from ..kits.reading import query, reader
 __all__ = ["query", "reader"]
 
 
-def sequences(source, tasks) -> list[int]:
+def sequences(source, tasks):
     return sorted(
         seq for task in tasks for b in source.read(task) for seq in b.column("sequence").to_pylist()
     )

@@ -1,7 +1,5 @@
 """The start of reads and writes that are told a wrong address: how they fail."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql.types import StructType
 

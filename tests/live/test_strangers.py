@@ -1,7 +1,5 @@
 """Streams with whatever bytes a real server stores: every way of reading."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging
@@ -34,7 +32,7 @@ LOOKALIKE = b"HMSG a 2 b HMSG a 3 b HMSG a 4 b " * 5000
 SUBJECTS = [b"a\rb", b"a\vb", b"a\x0cb", b"a\r", b"a\x00b", b"a\x1cb", b"a\xc2\xa0b", b"a\xc2\x85b"]
 
 
-def hpub(js, messages) -> None:
+def hpub(js, messages):
     """Publishes (subject, header block, payload), each with its PubAck."""
     connection = js.client.connection
     inbox = connection.new_inbox()
@@ -47,7 +45,7 @@ def hpub(js, messages) -> None:
     connection.unsubscribe(sid)
 
 
-def expected(js, stream) -> list[dict]:
+def expected(js, stream):
     """What a read owes, one by one from the leader."""
     found = []
     for seq in range(1, js.stream_info(stream).last_seq + 1):
@@ -65,12 +63,12 @@ def expected(js, stream) -> list[dict]:
     return found
 
 
-def of(batches) -> list[dict]:
+def of(batches):
     names = ("subject", "sequence", "data", "headers")
     return [{name: row[name] for name in names} for each in batches for row in each.to_pylist()]
 
 
-def filled(js, stream, publish) -> list[dict]:
+def filled(js, stream, publish):
     """Ordinary messages with a stranger's between them; what reads of them owe."""
     for i, block in enumerate(BLOCKS):
         publish([(f"{stream}.good.{i}", b"before %d" % i, [("A", str(i))][: i % 2])])
@@ -91,12 +89,12 @@ def strange(js, new_stream, publish):
     return stream, filled(js, stream, publish)
 
 
-def consumed(js, stream, end, filter=None, headers=True) -> list[dict]:
+def consumed(js, stream, end, filter=None, headers=True):
     read = reading(stream, end, filter, partition=0, include_headers=headers)
     return [row for each in read.batches(js.client) for row in each.to_pylist()]
 
 
-def got(js, stream, start, end, filter=None) -> list[dict]:
+def got(js, stream, start, end, filter=None):
     read = Slice(
         partition=0, stream=stream, filter=filter, start=start, end=end, expected=None,
         include_headers=True, fail_on_data_loss=True,
@@ -221,7 +219,7 @@ def test_runs_of_claims_come_in_batches_of_one_size(js, new_stream, monkeypatch)
     assert [s for batch in batches for s in batch["sequence"].to_pylist()] == [*range(1, 902, 100)]
 
 
-def one_byte(stream: str) -> str:
+def one_byte(stream):
     return f"{stream}.odd.{BLOCKS.index(b'N')}"
 
 

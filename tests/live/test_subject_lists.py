@@ -1,7 +1,5 @@
 """Several filters in `subject`: each is a partition, in every way to read a stream."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -23,9 +21,6 @@ from ..kits.shared import query
 
 __all__ = ["query", "reader"]
 
-Row = tuple[int, str, int]
-"""Of a read: sequence, subject and partition."""
-
 
 @pytest.fixture
 def filled(new_stream, publish):
@@ -39,7 +34,7 @@ def filled(new_stream, publish):
     return fill
 
 
-def rows(source, tasks) -> list[Row]:
+def rows(source, tasks):
     """What the tasks read, sorted."""
     columns = "sequence", "subject", "partition"
     return sorted(
@@ -50,7 +45,7 @@ def rows(source, tasks) -> list[Row]:
     )
 
 
-def due(name: str, *filters: str) -> list[Row]:
+def due(name, *filters):
     """What these filters read of a stream that was `filled`."""
     found = []
     for i in range(120):
@@ -60,7 +55,7 @@ def due(name: str, *filters: str) -> list[Row]:
     return found
 
 
-def listed(name: str, *filters: str) -> str:
+def listed(name, *filters):
     return ", ".join(f"{name}.{filter_}" for filter_ in filters)
 
 
@@ -138,7 +133,7 @@ def test_a_range_is_read_by_each_filter(filled, nats_server, filters, pushed):
     list(source.pushFilters(pushed))
     read = rows(source, source.partitions())
 
-    def accepted(row: Row) -> bool:
+    def accepted(row):
         for filter_ in pushed:
             match filter_:
                 case EqualTo():

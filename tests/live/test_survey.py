@@ -1,7 +1,5 @@
 """What the driver asks a real server: counts, cuts and positions, against brute force."""
 
-from __future__ import annotations
-
 import random
 import time
 from datetime import UTC, datetime, timedelta
@@ -26,27 +24,27 @@ def options_of(js, stream, **given):
     return parse_read({"stream": stream, "servers": js.client.options.servers[0]} | given)
 
 
-def survey(js, stream, **given) -> Survey:
+def survey(js, stream, **given):
     return Survey(js.client, options_of(js, stream, **given))
 
 
-def begins(js, stream, **given) -> tuple[int, ...]:
+def begins(js, stream, **given):
     """Where a read with these options begins, by partition."""
     asked, options = survey(js, stream, **given), options_of(js, stream, **given)
     return asked.positions(options.starting, asked.streams(), "startingOffsets")
 
 
-def ends(js, stream, **given) -> tuple[int, ...]:
+def ends(js, stream, **given):
     """Where it ends."""
     asked, options = survey(js, stream, **given), options_of(js, stream, **given)
     return asked.positions(options.ending, asked.streams(), "endingOffsets", True)
 
 
-def delete(js, stream, *seqs) -> None:
+def delete(js, stream, *seqs):
     delete_messages(js, stream, seqs)
 
 
-def random_stream(js, stream, publish, rng) -> dict[int, str]:
+def random_stream(js, stream, publish, rng):
     """Fills the stream at random, deletes at random; subject by sequence of what is left."""
     letters = rng.choice(["ab", "abcdefgh"])
     there = {}
@@ -63,7 +61,7 @@ def random_stream(js, stream, publish, rng) -> dict[int, str]:
     return {seq: subject for seq, subject in there.items() if seq not in gone}
 
 
-def inside(there, span: Span) -> list[int]:
+def inside(there, span):
     return [
         seq for seq, subject in there.items()
         if span.start < seq <= span.end
@@ -188,7 +186,7 @@ def test_without_direct_get_sequences_stand_for_messages(js, new_stream, publish
     assert 0 < asked.cuts([(spans[1], 100, 10)], infos)[0] < 100
 
 
-def at(js, stream, seq) -> datetime:
+def at(js, stream, seq):
     """When a message was stored, in whole microseconds."""
     return datetime.fromisoformat(js.messages(stream, [{"seq": seq}])[0].time)
 
@@ -203,10 +201,10 @@ def test_positions(js, new_stream, publish):
     publish([(f"{stream}.a", b"") for _ in range(10)])
     js.purge(stream, None, 4)
 
-    def start(**given) -> int:
+    def start(**given):
         return begins(js, stream, **given)[0]
 
-    def end(**given) -> int:
+    def end(**given):
         return ends(js, stream, **given)[0]
 
     assert start(startingOffsets="earliest") == 3

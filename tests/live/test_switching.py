@@ -7,13 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.batches import offsets_of
 from pyspark_jetstream.operations.partition.making import partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan
@@ -21,8 +18,7 @@ from pyspark_jetstream.operations.partition.plan import PartitionPlan
 from ..kits.checkpoints import write_checkpoint
 from ..kits.places import ROOT
 from ..kits.programs import main
-from ..kits.reading import Query, query
-from ..kits.servers import DevServer
+from ..kits.reading import query
 from ..kits.shared import eventually
 
 __all__ = ["query"]
@@ -59,19 +55,17 @@ STEPS = 6
 class Switch:
     """An origin with its layouts, and a query of one of them that is stopped."""
 
-    def __init__(
-        self, server: DevServer, js: JetStream, origin: str, query: Callable[..., Query], path: Path
-    ) -> None:
+    def __init__(self, server, js, origin, query, path):
         self.server, self.js, self.origin, self._path = server, js, origin, path
         self._make_query, self.sent = query, 0
 
-    def publish(self, count: int) -> None:
+    def publish(self, count):
         """Numbered messages, in turn on the keys."""
         for _ in range(count):
             number, self.sent = self.sent, self.sent + 1
             self.js.client.request(f"{self.origin}.K{number % KEYS}.x", b"m%d" % number)
 
-    def layout(self, kind: str, partitions: int) -> tuple[dict[str, Any], list[str]]:
+    def layout(self, kind, partitions):
         """Makes a layout; the options that read it, and the program's arguments."""
         if kind == "one":
             return {"stream": self.origin}, []
@@ -90,14 +84,14 @@ class Switch:
         partition_stream(self.js, plan)
         return options, words
 
-    def stopped(self, query: Query) -> Path:
+    def stopped(self, query):
         """A query's checkpoint, once it is stopped."""
         query.die()
         assert query.committed == len(query.planned)
         batches = [[offset, {"topic": 7}] for offset in query.planned]
         return write_checkpoint(self._path, batches, committed=len(batches) - 1)
 
-    def goes_on(self, query: Query, options: dict[str, Any]) -> None:
+    def goes_on(self, query, options):
         """The query with other options, over its checkpoint, until nothing is there to read."""
         batch = len(query.planned) - 1
         offset = offsets_of((self._path / "offsets" / str(batch)).read_text())
@@ -110,27 +104,21 @@ class Switch:
 
 
 @pytest.fixture
-def switch(
-    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
-    query: Callable[..., Query], tmp_path: Path,
-) -> Switch:  # fmt: skip
+def switch(nats_server, js, new_stream, query, tmp_path):
     """A stream without numbers in its subjects, with messages."""
     made = Switch(nats_server, js, new_stream(), query, tmp_path)
     made.publish(60)
     return made
 
 
-def program(switch: Switch, path: Path, words: list[str], *more: str) -> list[str]:
+def program(switch, path, words, *more):
     servers = ("--servers", switch.server.url)
     return ["partition", *words, "--switch", str(path), *more, *servers]
 
 
 @pytest.mark.parametrize("new", NEW)
 @pytest.mark.parametrize("old", OLD)
-def test_each_message_is_read_once(
-    switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str],
-    old: str, new: str,
-) -> None:  # fmt: skip
+def test_each_message_is_read_once(switch, query, capsys, old, new):
     """A query goes on in another layout, and undone in the old: each message once."""
     options, _ = switch.layout(old, 2)
     reads = query(**options, maxRecordsPerTrigger=25, consumer="hot")
@@ -160,9 +148,7 @@ def test_each_message_is_read_once(
     assert (path / "offsets" / "2").read_bytes() == before
 
 
-def test_no_cut(
-    switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_cut(switch, query, capsys):
     """Without a cut the error's endingOffsets lead to one, and then the switch is done."""
     options, _ = switch.layout("streams", 2)
     then, words = switch.layout("streams", 3)
@@ -185,9 +171,7 @@ def test_no_cut(
     assert sorted(reads.data) == sorted(b"m%d" % i for i in range(80))
 
 
-def test_what_cannot_be_switched(
-    switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_cannot_be_switched(switch, query, capsys, tmp_path):
     """What cannot be switched is one line each, and the checkpoint is untouched."""
     reads = query(stream=switch.origin, consumer="hot", directBelow="0")
     reads.drain()
@@ -221,9 +205,7 @@ def test_what_cannot_be_switched(
     assert (path / "offsets" / "0").read_bytes() == before
 
 
-def test_messages_that_left_unread(
-    switch: Switch, query: Callable[..., Query], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_messages_that_left_unread(switch, query, capsys):
     """A switch does not hide that messages left the origin before they were read."""
     reads = query(stream=switch.origin, consumer="hot")
     reads.drain()
@@ -237,7 +219,7 @@ def test_messages_that_left_unread(
     assert "sequences 61 to 65 left the stream before they were read" in said
 
 
-def killed(switch: Switch, step: int, arguments: list[str]) -> int:
+def killed(switch, step, arguments):
     """The status of the program, in a process of its own that is killed at a step."""
     return subprocess.run(
         [sys.executable, "-c", KILLED, str(step), *arguments], capture_output=True, timeout=120,
@@ -245,13 +227,13 @@ def killed(switch: Switch, step: int, arguments: list[str]) -> int:
     ).returncode  # fmt: skip
 
 
-def is_readable(path: Path, batch: int, before: bytes) -> bool:
+def is_readable(path, batch, before):
     """Whether Hadoop reads the file: a checksum that is there is that of the old content."""
     file = path / "offsets" / str(batch)
     return file.read_bytes() == before or not (path / "offsets" / f".{batch}.crc").exists()
 
 
-def test_killed_at_every_step(switch: Switch, query: Callable[..., Query]) -> None:
+def test_killed_at_every_step(switch, query):
     """Killed at any step the checkpoint is the old or the new one, and goes on to the end."""
     reads = query(stream=switch.origin, consumer="hot")
     reads.drain()

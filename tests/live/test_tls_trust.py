@@ -1,7 +1,5 @@
 """Where an option asks for TLS: nothing goes out in clear, nothing in clear is believed."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl
@@ -32,7 +30,7 @@ def server(certificates):
         yield server
 
 
-def asking(home, how: str, *ports: int, **changes):
+def asking(home, how, *ports, **changes):
     """Options that ask for TLS in one of the ways there are."""
     urls = [f"nats://127.0.0.1:{port}" for port in ports]
     ca = {"tls_ca_file": str(home / "ca.pem")}
@@ -202,7 +200,7 @@ def test_the_second_info(certificates, parts, payload, left):
     serving.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     heard = []
 
-    def serve() -> None:
+    def serve():
         sock, _ = listener.accept()
         sock.sendall(CLEAR)
         with serving.wrap_socket(sock, server_side=True) as inside:
@@ -226,7 +224,7 @@ def test_the_second_info(certificates, parts, payload, left):
     assert heard[1] == b"PING\r\n"
 
 
-def first(home, url: str, **changes):
+def first(home, url, **changes):
     """Options that begin with TLS."""
     given = {"tls_ca_file": str(home / "ca.pem"), "tls_handshake_first": True}
     return options(url, **LOGIN | given | changes)

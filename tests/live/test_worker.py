@@ -1,7 +1,5 @@
 """What Spark's worker processes do beside their rows: they settle."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-from ..kits.servers import DevServer
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass
@@ -24,24 +17,24 @@ class Run:
     progress: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def rows(self) -> list[Any]:
+    def rows(self):
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
 
     @property
-    def sequences(self) -> list[int]:
+    def sequences(self):
         return sorted(row.sequence for row in self.rows)
 
     @property
-    def sizes(self) -> list[int]:
+    def sizes(self):
         """Rows of each batch that had any."""
         return [len(self.batches[b]) for b in sorted(self.batches) if self.batches[b]]
 
 
 @pytest.fixture
-def stream_df(spark: SparkSession, nats_server: DevServer) -> Callable[..., DataFrame]:
+def stream_df(spark, nats_server):
     """A streaming DataFrame of the shared server with these options."""
 
-    def make(server: DevServer | None = None, **options: Any) -> DataFrame:
+    def make(server=None, **options):
         reader = spark.readStream.format("jetstream").option("servers", (server or nats_server).url)
         for name, value in options.items():
             reader = reader.option(name, value)
@@ -51,10 +44,10 @@ def stream_df(spark: SparkSession, nats_server: DevServer) -> Callable[..., Data
 
 
 @pytest.fixture
-def range_df(spark: SparkSession, nats_server: DevServer) -> Callable[..., DataFrame]:
+def range_df(spark, nats_server):
     """A batch DataFrame of the shared server with these options."""
 
-    def make(server: DevServer | None = None, **options: Any) -> DataFrame:
+    def make(server=None, **options):
         reader = spark.read.format("jetstream").option("servers", (server or nats_server).url)
         for name, value in options.items():
             reader = reader.option(name, value)
@@ -64,13 +57,13 @@ def range_df(spark: SparkSession, nats_server: DevServer) -> Callable[..., DataF
 
 
 @pytest.fixture
-def run_query(stream_df: Callable[..., DataFrame], tmp_path: Path) -> Callable[..., Run]:
+def run_query(stream_df, tmp_path):
     """Runs a query over everything there (availableNow); what it delivered."""
 
-    def run(checkpoint: str = "checkpoint", server: DevServer | None = None, **options: Any) -> Run:
+    def run(checkpoint="checkpoint", server=None, **options):
         result = Run()
 
-        def keep(batch: DataFrame, batch_id: int) -> None:
+        def keep(batch, batch_id):
             result.batches[batch_id] = batch.collect()
 
         query = (

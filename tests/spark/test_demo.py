@@ -1,7 +1,5 @@
 """The demo is a test of everything together, and the first thing that anybody runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -12,7 +10,7 @@ from ..kits.places import ROOT
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_the_demo_ends_with_every_step_right() -> None:
+def test_the_demo_ends_with_every_step_right():
     """`python jobs/demo.py` writes, reads back, compares, shows its tables and exits with 0."""
     ran = subprocess.run(
         [sys.executable, str(ROOT / "jobs/demo.py")],

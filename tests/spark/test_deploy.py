@@ -7,19 +7,12 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyspark_jetstream
-from pyspark_jetstream.client.jetstream import JetStream
-
-from ..kits.servers import DevServer
-
-NewStream = Callable[..., str]
-Publish = Callable[[list[tuple[Any, ...]]], None]
 
 JOB = """
 import json, os, sys
@@ -45,7 +38,7 @@ spark.stop()
 """
 
 
-def submit(tmp_path: Path, arguments: list[str], job: list[str], **changes: str) -> list[Any]:
+def submit(tmp_path, arguments, job, **changes):
     """Runs the job through spark-submit; what it printed."""
     import pyspark
 
@@ -72,9 +65,7 @@ def submit(tmp_path: Path, arguments: list[str], job: list[str], **changes: str)
 
 
 @pytest.mark.slow
-def test_spark_submit_with_separate_executors(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path
-) -> None:
+def test_spark_submit_with_separate_executors(new_stream, publish, nats_server, js, tmp_path):
     """On a cluster of two executors a job reads two partitions and writes each message once."""
     name, out = new_stream(), new_stream()
     publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(5_000)])
@@ -87,9 +78,7 @@ def test_spark_submit_with_separate_executors(
 
 
 @pytest.mark.slow
-def test_py_files_with_register(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path
-) -> None:
+def test_py_files_with_register(new_stream, publish, nats_server, js, tmp_path):
     """Shipped with --py-files and registered by hand, source and sink work without an install."""
     name, out = new_stream(), new_stream()
     publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(2_000)])
@@ -134,8 +123,8 @@ print("RESULT", rows.count())
 
 @pytest.mark.slow
 def test_register_in_an_environment_that_is_not_activated(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path
-) -> None:
+    new_stream, publish, nats_server, tmp_path
+):
     """Once registered, the format works with `venv/bin/python script.py`, whatever PATH has."""
     name = new_stream()
     publish([(f"{name}.x", b"%d" % i) for i in range(20)])

@@ -9,21 +9,12 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
-
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
-from .conftest import Run
-
-RunQuery = Callable[..., Run]
-NewStream = Callable[..., str]
-Publish = Callable[[list[tuple[Any, ...]]], None]
 
 POINTS = [
     "before the write-ahead log",
@@ -38,7 +29,7 @@ POINTS = [
 ]
 
 
-def run_until_killed(home: Path, run: int, fault: str, options: dict[str, Any]) -> int:
+def run_until_killed(home, run, fault, options):
     """One life of the query; its exit status."""
     environment = os.environ | {
         "FAULT_HOME": str(home),
@@ -64,7 +55,7 @@ def run_until_killed(home: Path, run: int, fault: str, options: dict[str, Any]) 
                 pass
 
 
-def deliveries(home: Path) -> dict[int, list[list[Any]]]:
+def deliveries(home):
     """What each batch held, each time it was delivered."""
     found: dict[int, list[list[Any]]] = defaultdict(list)
     for path in sorted(home.glob("delivered-*")):
@@ -85,9 +76,8 @@ def deliveries(home: Path) -> dict[int, list[list[Any]]]:
     ids=["limits", "limits-everywhere", "workqueue", "interest"],
 )
 def test_driver_killed_at_every_point(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
-    retention: str, points: list[str],
-) -> None:  # fmt: skip
+    new_stream, publish, nats_server, js, tmp_path, retention, points
+):
     """A driver killed at points of a micro-batch repeats the same rows, each message once."""
     name = new_stream(retention=retention)
     options = {
@@ -114,9 +104,7 @@ def test_driver_killed_at_every_point(
 
 
 @pytest.mark.slow
-def test_driver_killed_amid_consumers_of_the_attempts_own(
-    new_stream: NewStream, nats_server: DevServer, js: JetStream, tmp_path: Path
-) -> None:
+def test_driver_killed_amid_consumers_of_the_attempts_own(new_stream, nats_server, js, tmp_path):
     """Killed amid own consumers it has every message once, and leaves no consumer."""
     name = new_stream()
     frames = b"".join(

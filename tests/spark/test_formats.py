@@ -1,7 +1,5 @@
 """The function of Spark's for Avro, as the page of formats has it; it is in no Python package."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
 from ..kits.snippets import snippets
 
 PAGE = ROOT / "docs" / "guides" / "formats.md"
@@ -21,7 +18,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.jars", {jar!r}).ge
 END = "print('read', sorted(tuple(row.order) for row in rows.collect()))"
 
 
-def test_spark_reads_avro(nats_server: DevServer) -> None:
+def test_spark_reads_avro(nats_server):
     """`from_avro` makes of the page's values what the page's own function does."""
     jar = next(
         (

@@ -1,12 +1,9 @@
 """The option `logLevel`: what driver and tasks of a query write, and what Spark collects of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +11,11 @@ from pyspark_jetstream.client.connection import Client
 
 from ..conftest import connection_to
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream
 from ..unit.test_logs import LINE
 
 
 @pytest.mark.parametrize("level", ["debug", ""])
-def test_the_log_of_a_query(
-    nats_server: DevServer, new_stream: NewStream, tmp_path: Path, level: str
-) -> None:
+def test_the_log_of_a_query(nats_server, new_stream, tmp_path, level):
     """Driver and tasks log time, level, query, batch and task, by default warnings."""
     source = new_stream(allow_direct=True)
     target = new_stream()

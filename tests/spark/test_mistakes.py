@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
@@ -31,15 +30,13 @@ class Place:
     url: str
     home: Path
 
-    def load(self, how: str = "stream", **options: Any) -> DataFrame:
+    def load(self, how="stream", **options):
         """`load()` of one of the reads."""
         reader = self.spark.readStream if how == "stream" else self.spark.read
         given = {"servers": self.url} | options
         return reader.format("jetstream").options(**given).load()
 
-    def run(
-        self, frame: DataFrame, name: str = "jetstream", mode: str = "append", **options: Any
-    ) -> None:
+    def run(self, frame, name="jetstream", mode="append", **options):
         """A streaming query of this frame, to its end; all of a test have one checkpoint."""
         writer = frame.writeStream.format(name).outputMode(mode).options(**options)
         writer = writer.option("checkpointLocation", str(self.home / "checkpoint"))
@@ -49,7 +46,7 @@ class Place:
         finally:
             query.stop()
 
-    def lines(self) -> DataFrame:
+    def lines(self):
         """A stream of two rows to write."""
         place = self.home / "lines"
         place.mkdir()
@@ -58,7 +55,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(tmp_path_factory):
     """The server of all mistakes."""
     with DevServer() as server:
         client = Client(parse_connection({"servers": server.url}))
@@ -70,12 +67,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 
 
 @pytest.fixture
-def place(spark: SparkSession, server: DevServer, tmp_path: Path) -> Place:
+def place(spark, server, tmp_path):
     """Where the mistake is made."""
     return Place(spark, server.url, tmp_path)
 
 
-def sentence(error: BaseException) -> str:
+def sentence(error):
     """The line that is ours, once, with no other error behind it."""
     text = str(error)
     ours = [line for line in text.splitlines() if line.startswith(ERRORS)]
@@ -191,7 +188,7 @@ WRITES: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
 }  # fmt: skip
 
 
-def save(at: Place, *columns: str, mode: str | None = "append", **options: Any) -> None:
+def save(at, *columns, mode="append", **options):
     """`df.write` of one row."""
     frame = at.spark.range(0, 1, numPartitions=1).selectExpr(*columns)
     writer = frame.write.format("jetstream").options(servers=at.url, **options)
@@ -252,7 +249,7 @@ def test_a_thread_of_ones_own(place):
     """In a plain thread Spark does not find the format, as docs/runbook.md says."""
     said: list[str] = []
 
-    def run() -> None:
+    def run():
         for prepare in (lambda: None, lambda: place.spark.createDataFrame([(0,)], "x INT")):
             prepare()
             try:

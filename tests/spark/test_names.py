@@ -1,12 +1,7 @@
 """Whose a write is, as operators and metrics are told: the name that its user gave it."""
 
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,20 +10,15 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer, under
 from pyspark_jetstream.publish.metrics import MetricsReport
 
 from ..conftest import connection_to
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
-def rows(spark: SparkSession, name: str) -> DataFrame:
+def rows(spark, name):
     return spark.range(20, numPartitions=1).selectExpr(
         f"'{name}.a' as subject", "cast(id as string) as data"
     )
 
 
-def streaming(spark: SparkSession, options: dict[str, str], name: str, home: Path) -> None:
+def streaming(spark, options, name, home):
     """`writeStream.queryName` alone."""
     rows(spark, name).write.parquet(str(home / "rows"))
     read = spark.readStream.schema("subject string, data string").parquet(str(home / "rows"))
@@ -39,18 +29,18 @@ def streaming(spark: SparkSession, options: dict[str, str], name: str, home: Pat
     assert query.awaitTermination(120)
 
 
-def batch(spark: SparkSession, options: dict[str, str], name: str, home: Path) -> None:
+def batch(spark, options, name, home):
     """A batch write has an option."""
     write = rows(spark, name).write.format("jetstream").options(**options)
     write.option("queryName", "orders by day").mode("append").save()
 
 
-def each_batch(spark: SparkSession, options: dict[str, str], name: str, home: Path) -> None:
+def each_batch(spark, options, name, home):
     """A batch write in `foreachBatch` has the name of its query."""
     rows(spark, name).write.parquet(str(home / "rows"))
     read = spark.readStream.schema("subject string, data string").parquet(str(home / "rows"))
 
-    def write(frame: DataFrame, number: int) -> None:
+    def write(frame, number):
         frame.write.format("jetstream").options(**options).mode("append").save()
 
     query = (
@@ -61,13 +51,7 @@ def each_batch(spark: SparkSession, options: dict[str, str], name: str, home: Pa
 
 
 @pytest.mark.parametrize("write", [streaming, batch, each_batch])
-def test_a_write_has_the_name_of_its_query(
-    spark: SparkSession,
-    nats_server: DevServer,
-    new_stream: NewStream,
-    tmp_path: Path,
-    write: Callable[..., None],
-) -> None:
+def test_a_write_has_the_name_of_its_query(spark, nats_server, new_stream, tmp_path, write):
     """Its reports of metrics have it, and its first word to operators, with its machine."""
     name = new_stream()
     options = {

@@ -1,30 +1,20 @@
 """Tasks that fail and are run again by Spark: no row is lost or there twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
-
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish
 from ..live.test_publisher import stored
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory):
     """Runs a job in a driver whose tasks may be tried four times; its result."""
     script = Path(__file__).with_name("retried_query.py")
     log = tmp_path_factory.mktemp("retries") / "log"
@@ -35,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                           "PYTHONPATH": str(ROOT)},
     ) as process:  # fmt: skip
 
-        def job(*words: Any) -> Any:
+        def job(*words):
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(json.dumps(words) + "\n")
             process.stdin.flush()
@@ -49,9 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             process.kill()
 
 
-def test_a_failed_task_is_retried(
-    run: Run, new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path
-) -> None:
+def test_a_failed_task_is_retried(run, new_stream, publish, nats_server, tmp_path):
     """A task that fails in the middle of its read and is retried loses and doubles nothing."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(30_000)])
@@ -64,9 +52,7 @@ def test_a_failed_task_is_retried(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["batch", "stream"])
-def test_a_retried_task_loses_and_doubles_nothing(
-    run: Run, how: str, nats_server: DevServer, js: JetStream, new_stream: NewStream, tmp_path: Path
-) -> None:
+def test_a_retried_task_loses_and_doubles_nothing(run, how, nats_server, js, new_stream, tmp_path):
     """
     Tasks that fail after they have published rows are run again by Spark; every row is stored
     once, because all attempts give it the same id. Without ids some rows are there twice, which

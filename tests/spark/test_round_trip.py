@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,18 @@ VICTIMS = ("server", "worker", "driver")
 """Each is killed once before chance says who is."""
 
 
-def headers(i: int) -> list[tuple[str, list[str]]] | None:
+def headers(i):
     """Those of message i."""
     return [("n", [str(i), "twice"]), ("Nats-Stream-Source", ["X 1"])] if i % 3 else None
 
 
-def fill(server: DevServer, count: int) -> None:
+def fill(server, count):
     """Message i of stream IN: data i, on IN.<i % 2>.k<i % SUBJECTS>, with two headers."""
     import pyarrow as pa
 
     kind = pa.map_(pa.string(), pa.list_(pa.string()))
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def batches():
         for low in range(0, count, 10_000):
             numbers = range(low, min(low + 10_000, count))
             yield pa.record_batch(
@@ -72,7 +72,7 @@ def fill(server: DevServer, count: int) -> None:
     client.close()
 
 
-def contents(server: DevServer, stream: str) -> dict[str, list[tuple[int, Any]]]:
+def contents(server, stream):
     """Number and headers, but the write's own, of each message by subject, in order."""
     options = {"servers": server.url, "stream": stream, "includeHeaders": "true"}
     reader = JetStreamRangeReader(parse_read(options))
@@ -86,7 +86,7 @@ def contents(server: DevServer, stream: str) -> dict[str, list[tuple[int, Any]]]
     return dict(found)
 
 
-def expected(count: int) -> dict[str, list[tuple[int, Any]]]:
+def expected(count):
     """What the copy holds: the headers but those a server would refuse."""
     return {
         f"OUT.k{key}": [(i, (headers(i) or [])[:1]) for i in range(key, count, SUBJECTS)]
@@ -94,7 +94,7 @@ def expected(count: int) -> dict[str, list[tuple[int, Any]]]:
     }
 
 
-def check_copy(server: DevServer, total: int, told: str) -> None:
+def check_copy(server, total, told):
     """Each message is there once, as it was, in the order of its subject."""
     found, wanted = contents(server, "OUT"), expected(total)
     assert set(found) == set(wanted), told
@@ -104,7 +104,7 @@ def check_copy(server: DevServer, total: int, told: str) -> None:
         assert found[subject] == messages
 
 
-def check_bucket(server: DevServer, total: int, told: str) -> None:
+def check_bucket(server, total, told):
     """The bucket is the fold of all rows."""
     reader = JetStreamBucketReader(parse_read({"servers": server.url, "bucket": "OUT"}))
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
@@ -115,7 +115,7 @@ def check_bucket(server: DevServer, total: int, told: str) -> None:
     }, told
 
 
-def check_counters(server: DevServer, total: int, told: str) -> None:
+def check_counters(server, total, told):
     """Each counter is the sum of its rows."""
     options = {"servers": server.url, "stream": "OUT", "multiLast": "OUT.>"}
     reader = JetStreamSnapshotReader(parse_read(options | {"includeCount": "true"}))
@@ -142,7 +142,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, str], Callable[[DevServer, int,
 class Query(AbstractContextManager["Query"]):
     """One life of the copying query, in a session of its own; the end of its block kills it."""
 
-    def __init__(self, home: Path, arguments: list[Any]) -> None:
+    def __init__(self, home, arguments):
         self._log = (home / "log").open("ab")
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("copying_query.py")),
@@ -151,22 +151,22 @@ class Query(AbstractContextManager["Query"]):
             stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, cwd=home,
         )  # fmt: skip
 
-    def ended(self) -> bool:
+    def ended(self):
         """Whether it came to its end by itself."""
         return self._process.poll() is not None
 
-    def status(self, timeout_s: float) -> int:
+    def status(self, timeout_s):
         """Waits for its end; its exit status."""
         return self._process.wait(timeout_s)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         """SIGKILL to everything of it: driver, executors, Python workers."""
         for pid in self._of_session():
             _kill(pid)
         self._process.wait(60)
         self._log.close()
 
-    def kill_worker(self, rng: random.Random) -> bool:
+    def kill_worker(self, rng):
         """SIGKILL to an executor, or where there is none to a Python worker, if there is one."""
         pids = self._of_session()
         found = [pid for pid in pids if b"CoarseGrainedExec" in _command(pid)]
@@ -175,33 +175,33 @@ class Query(AbstractContextManager["Query"]):
             _kill(rng.choice(found))
         return bool(found)
 
-    def _of_session(self) -> list[int]:
+    def _of_session(self):
         pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
         return [pid for pid in pids if _session(pid) == self._process.pid]
 
 
-def _kill(pid: int) -> None:
+def _kill(pid):
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
 
 
-def _session(pid: int) -> int:
+def _session(pid):
     try:
         return os.getsid(pid)
     except ProcessLookupError:
         return 0
 
 
-def _command(pid: int) -> bytes:
+def _command(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 
 
-def batches_begun(home: Path) -> int:
+def batches_begun(home):
     """Micro-batches in the query's write-ahead log."""
     offsets = home / "checkpoint" / "offsets"
     return len(list(offsets.glob("[0-9]*"))) if offsets.exists() else 0
@@ -212,9 +212,7 @@ def batches_begun(home: Path) -> int:
 @pytest.mark.parametrize(
     ("kills", "kind"), [(4, "plain"), (20, "plain"), (5, "bucket"), (5, "counters")]
 )
-def test_whoever_is_killed_each_message_arrives_once(
-    tmp_path: Path, kills: int, kind: str, seed: int
-) -> None:
+def test_whoever_is_killed_each_message_arrives_once(tmp_path, kills, kind, seed):
     """
     A copying query survives SIGKILLs of its driver, its executors or their Python workers, and the
     server at random points: payloads, headers and the order of each subject are those of the

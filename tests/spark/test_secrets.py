@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
@@ -44,21 +43,21 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 class Scene:
     """Servers, how to enter them, and the secrets of all."""
 
-    def __init__(self, inputs: Path) -> None:
+    def __init__(self, inputs):
         self.logins: dict[str, dict[str, str]] = {}
         self.refused: dict[str, dict[str, str]] = {}
         self.secrets: dict[str, str] = {}
         self.inputs = inputs
         """Where secrets are in files, as users have them."""
 
-    def file(self, name: str, content: str) -> str:
+    def file(self, name, content):
         path = self.inputs / name
         path.write_text(content)
         return str(path)
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path):
     """A server of each kind, with a stream to read and two to write."""
     (inputs := tmp_path / "inputs").mkdir()
     one = Scene(inputs)
@@ -71,7 +70,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     one.secrets["tls key"] = key.splitlines()[1]
     with ExitStack() as stack:
 
-        def start(server: DevServer) -> str:
+        def start(server):
             return stack.enter_context(server).url
 
         password = f'authorization {{ user: ann, password: "{one.secrets["password"]}" }}'
@@ -120,7 +119,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 class Seen:
     """What was seen where, and in which of it a secret is."""
 
-    def __init__(self, secrets: dict[str, str]) -> None:
+    def __init__(self, secrets):
         self.places: dict[str, int] = {}
         """Bytes by place."""
         self.marked: set[str] = set()
@@ -135,7 +134,7 @@ class Seen:
             for form in (secret.encode(), base64.b64encode(secret.encode())[:-4])
         ]
 
-    def look(self, place: str, detail: str, content: bytes) -> None:
+    def look(self, place, detail, content):
         self.places[place] = self.places.get(place, 0) + len(content)
         if b"marker-" in content:
             self.marked.add(place)
@@ -145,7 +144,7 @@ class Seen:
                 around = content[max(0, at - 120) : at].decode("utf-8", "replace")
                 self.leaks.append(f"{kind} in {place} ({detail}) behind {around!r}")
 
-    def files(self, home: Path) -> None:
+    def files(self, home):
         for root, _, names in os.walk(home):  # passes over temporary directories that are gone
             for path in sorted(Path(root, name) for name in names):
                 try:
@@ -155,7 +154,7 @@ class Seen:
                 except FileNotFoundError:
                     continue  # a temporary file that is gone
 
-    def processes(self, session: int) -> None:
+    def processes(self, session):
         """Everything that runs in the session of the program."""
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -165,7 +164,7 @@ class Seen:
             except (ProcessLookupError, PermissionError, FileNotFoundError):
                 continue
 
-    def web(self, url: str, application: str) -> None:
+    def web(self, url, application):
         """Spark's UI and its REST interface."""
         api = f"api/v1/applications/{application}"
         pages = [
@@ -187,7 +186,7 @@ class Seen:
                     self.look("UI", link.decode(), answer.read())
 
 
-def stored(options: dict[str, str], stream: str) -> list[tuple[str, bytes, bytes]]:
+def stored(options, stream):
     """Every message of the stream: subject, headers and data."""
     client = Client(parse_connection(options))
     try:
@@ -200,7 +199,7 @@ def stored(options: dict[str, str], stream: str) -> list[tuple[str, bytes, bytes
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["two logins", "all logins"])
-def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> None:
+def test_no_secret_shows_anywhere(scene, tmp_path, few):
     """
     Password, token, nkey seed, credentials (as a file and as text), the key of a certificate and a
     password in a URL are in no plan, page or REST answer of Spark's UI, event log, checkpoint,

@@ -5,22 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish, RunQuery
 from .test_faults import deliveries, run_until_killed
-
-if TYPE_CHECKING:
-    pass
 
 SHARED = {"priorityPolicy": "overflow", "consumer": "jobs"}
 
 
-def test_a_shared_read(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
+def test_a_shared_read(run_query, new_stream, publish):
     """A shared read has `deliveries`; two checkpoints have the stream between them."""
     name = new_stream()
     publish([(f"{name}.a", b"m%d" % i, [("K", "v")]) for i in range(90)])
@@ -44,23 +37,23 @@ def test_a_shared_read(run_query: RunQuery, new_stream: NewStream, publish: Publ
 class Lives(threading.Thread):
     """One query's lives: killed at each of these points, and then left to run."""
 
-    def __init__(self, home: Path, points: list[str], options: dict[str, Any]) -> None:
+    def __init__(self, home, points, options):
         super().__init__(daemon=True)
         home.mkdir()
         self.home, self.points, self.options = home, points, options
         self.died: list[int] = []
 
-    def run(self) -> None:
+    def run(self):
         for number, point in enumerate([*self.points, ""]):
             self.died.append(run_until_killed(self.home, number, point, self.options))
 
     @property
-    def rows(self) -> list[int]:
+    def rows(self):
         """Sequences of all batches, each batch once."""
         return [row[1] for attempts in deliveries(self.home).values() for row in attempts[-1]]
 
     @property
-    def log(self) -> str:
+    def log(self):
         return "\n".join(path.read_text()[-1500:] for path in sorted(self.home.glob("log-*")))
 
 
@@ -74,9 +67,8 @@ class Lives(threading.Thread):
     ids=["recorded", "not-recorded"],
 )
 def test_a_primary_and_an_overflow_query_killed(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, ack_wait: str, primary: list[str], second: list[str],
-) -> None:  # fmt: skip
+    new_stream, publish, nats_server, tmp_path, monkeypatch, ack_wait, primary, second
+):
     """A primary and an overflow query, killed at points, commit each message once."""
     name = new_stream()
     total = 600

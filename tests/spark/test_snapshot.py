@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from chispa import assert_df_equality
@@ -16,23 +15,16 @@ from pyspark_jetstream.client.jetstream import JetStream
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Frame = Callable[..., "DataFrame"]
-NewStream = Callable[..., str]
-Publish = Callable[[list[tuple[Any, ...]]], None]
-
 
 @pytest.fixture(params=["true", "false"], ids=["push-down", "no-push-down"])
-def push_down(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
+def push_down(spark, request):
     """Spark's push-down into Python sources, on and off (its default)."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
     yield request.param == "true"
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def reduced(whole: DataFrame, up_to: int) -> DataFrame:
+def reduced(whole, up_to):
     """The last row of each subject at or below a sequence, by Spark."""
     newest = Window.partitionBy("subject").orderBy(F.desc("sequence"))
     return (
@@ -43,9 +35,7 @@ def reduced(whole: DataFrame, up_to: int) -> DataFrame:
     )
 
 
-def test_a_snapshot_is_the_reduction_of_the_range(
-    range_df: Frame, js: JetStream, new_stream: NewStream, publish: Publish
-) -> None:
+def test_a_snapshot_is_the_reduction_of_the_range(range_df, js, new_stream, publish):
     """As of any sequence a snapshot equals Spark's reduction of the stream."""
     name = new_stream()
     publish(
@@ -78,9 +68,7 @@ def test_a_snapshot_is_the_reduction_of_the_range(
         whole.unpersist()
 
 
-def test_the_address_example_as_a_table(
-    spark: SparkSession, nats_server: DevServer, new_stream: NewStream, publish: Publish
-) -> None:
+def test_the_address_example_as_a_table(spark, nats_server, new_stream, publish):
     """A bucket is a table to SQL, too: now, as of a revision, and its history."""
     bucket = f"B{new_stream()}"
     new_stream(name=f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], max_msgs_per_subject=5)
@@ -94,13 +82,13 @@ def test_the_address_example_as_a_table(
         ]
     )
 
-    def table(**options: Any) -> DataFrame:
+    def table(**options):
         given = {"servers": nats_server.url, "bucket": bucket} | options
         texts = ", ".join(f"{name} '{value}'" for name, value in given.items())
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW users USING jetstream OPTIONS ({texts})")
         return spark.sql("SELECT key, cast(value AS STRING) value, revision, operation FROM users")
 
-    def rows(*wanted: tuple[str, str, int]) -> DataFrame:
+    def rows(*wanted):
         return spark.createDataFrame(
             [(f"1234.{key}", value, revision, "PUT") for key, value, revision in wanted],
             "key STRING, value STRING, revision BIGINT, operation STRING",
@@ -126,13 +114,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("multi_last", [None, "{name}.>"], ids=["range", "snapshot"])
-def test_filters_with_and_without_push_down(
-    push_down: bool,
-    range_df: Frame,
-    new_stream: NewStream,
-    publish: Publish,
-    multi_last: str | None,
-) -> None:
+def test_filters_with_and_without_push_down(push_down, range_df, new_stream, publish, multi_last):
     """Whatever Spark's setting, filtered reads give the rows of Spark's own filter."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.{i % 10}", b"%d" % i) for i in range(100)])
@@ -152,13 +134,11 @@ def test_filters_with_and_without_push_down(
         whole.unpersist()
 
 
-def test_pushed_filters_reach_the_server(
-    spark: SparkSession, push_down: bool, range_df: Frame, new_stream: NewStream, publish: Publish
-) -> None:
+def test_pushed_filters_reach_the_server(spark, push_down, range_df, new_stream, publish):
     """With push-down a query for one subject takes few messages from the server."""
     from http.client import HTTPConnection
 
-    def messages_out() -> int:
+    def messages_out():
         connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=60)
         connection.request("GET", "/varz")
         out: int = json.loads(connection.getresponse().read())["out_msgs"]

@@ -11,9 +11,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,10 +24,7 @@ from pyspark_jetstream.testing import find_server
 from ..conftest import connection_to
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
-from ..kits.snippets import OUTPUT, PAGES, Section, Snippet, sections
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from ..kits.snippets import OUTPUT, PAGES, Snippet, sections
 
 ADDRESS = "nats://127.0.0.1:4222"
 """The server of the pages."""
@@ -43,14 +40,14 @@ PLACES = re.compile(r'("(?:checkpointLocation|path)", f?"|\.parquet\(f?"|\bopen\
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[DevServer]:
+def server():
     """The pages name their streams as they like: a server of their own."""
     with DevServer() as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
-def _empty(server: DevServer) -> Iterator[None]:
+def _empty(server):
     """A page begins with a server without streams."""
     yield
     client = Client(connection_to(server))
@@ -61,7 +58,7 @@ def _empty(server: DevServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def commands(server: DevServer, tmp_path: Path) -> Path:
+def commands(server, tmp_path):
     """The commands that the pages call; `nats` is the stand-in where it is not installed."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -82,13 +79,13 @@ def commands(server: DevServer, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def finite(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def finite(spark, monkeypatch):
     """`awaitTermination()` ends when all is processed; no query outlives its page."""
     from pyspark.sql.streaming.query import StreamingQuery
 
     to_its_end = StreamingQuery.awaitTermination
 
-    def processed(query: Any, timeout: float | None = None) -> bool | None:
+    def processed(query, timeout=None):
         if "AvailableNow" in query._jsq.streamingQuery().trigger().toString():
             return to_its_end(query, timeout)
         query.processAllAvailable()
@@ -102,10 +99,7 @@ def finite(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.parametrize("section", WITH_SOME, ids=lambda section: section.name)
-def test_the_examples_of_a_page_run(
-    section: Section, server: DevServer, commands: Path, spark: SparkSession, finite: None,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+def test_the_examples_of_a_page_run(section, server, commands, spark, finite, tmp_path):
     """The examples run against a real server and print what the page says."""
     missing = [name for name in section.needs if importlib.util.find_spec(name) is None]
     if missing:
@@ -117,9 +111,7 @@ def test_the_examples_of_a_page_run(
     _type(section.snippets, known, server, commands, tmp_path)
 
 
-def _type(
-    shown: list[Snippet], known: dict[str, Any], server: DevServer, commands: Path, place: Path
-) -> None:
+def _type(shown, known, server, commands, place):
     """Does what a page says, and compares what it says is printed."""
     run: dict[str, Callable[[Snippet, str], str]] = {
         "bash": lambda snippet, text: _bash(snippet, text, server, commands, place),
@@ -138,11 +130,11 @@ def _type(
             printed = run[snippet.language](snippet, text)
 
 
-def _lines(printed: str) -> list[str]:
+def _lines(printed):
     return [line.rstrip() for line in printed.strip().splitlines()]
 
 
-def _bash(snippet: Snippet, text: str, server: DevServer, commands: Path, place: Path) -> str:
+def _bash(snippet, text, server, commands, place):
     beside = Path(sys.executable).parent  # where pip puts commands
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", text],
@@ -157,7 +149,7 @@ def _bash(snippet: Snippet, text: str, server: DevServer, commands: Path, place:
     return done.stdout
 
 
-def _configuration(snippet: Snippet, text: str, place: Path) -> str:
+def _configuration(snippet, text, place):
     file = place / "server.conf"
     file.write_text(text)
     passwords = dict.fromkeys(re.findall(r"\$(\w+_PASSWORD)\b", text), "secret")
@@ -169,7 +161,7 @@ def _configuration(snippet: Snippet, text: str, place: Path) -> str:
     return done.stdout
 
 
-def _python(snippet: Snippet, text: str, known: dict[str, Any], place: Path) -> str:
+def _python(snippet, text, known, place):
     before = set(map(id, known.values()))
     code = PLACES.sub(
         lambda match: f"{match[1]}{place}/", text
@@ -182,13 +174,13 @@ def _python(snippet: Snippet, text: str, known: dict[str, Any], place: Path) -> 
     return printed.getvalue()
 
 
-def _is_table(value: Any) -> bool:
+def _is_table(value):
     from pyspark.sql import DataFrame
 
     return isinstance(value, DataFrame)
 
 
-def _read(table: Any, waits: bool) -> None:
+def _read(table, waits):
     if not table.isStreaming:
         table.write.format("noop").mode("overwrite").save()
         return

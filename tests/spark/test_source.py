@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from pyspark_jetstream.client.jetstream import JetStream
-
 from ..kits.options import BELOW
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish, RunQuery, numbered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from ..kits.sources import numbered
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "own", "direct"])
 @pytest.mark.parametrize("layout", ["one", "filtered", "streams"])
-def test_every_message_is_delivered_once(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish, layout: str, read_mode: str
-) -> None:
+def test_every_message_is_delivered_once(run_query, new_stream, publish, layout, read_mode):
     """In each layout and mode two runs over a growing stream deliver every message once."""
     options: dict[str, Any] = {"directBelow": BELOW[read_mode]}
     if layout == "streams":
@@ -58,9 +48,7 @@ def test_every_message_is_delivered_once(
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
-def test_retention(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream, retention: str
-) -> None:
+def test_retention(run_query, new_stream, publish, js, retention):
     """On every retention each message comes once; committed ones leave interest and queues."""
     name = new_stream(retention=retention)
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.x",
@@ -78,9 +66,7 @@ def test_retention(
     assert js.stream_info(name).messages == (102 if retention == "limits" else 0)
 
 
-def test_max_records_per_trigger(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
+def test_max_records_per_trigger(run_query, new_stream, publish):
     """No batch exceeds maxRecordsPerTrigger, over all partitions together."""
     name = new_stream()
     publish(numbered(name, 250, 3))
@@ -94,9 +80,7 @@ def test_max_records_per_trigger(
     assert len(run.sizes) <= 7
 
 
-def test_max_bytes_per_trigger(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
+def test_max_bytes_per_trigger(run_query, new_stream, publish):
     """maxBytesPerTrigger cuts by the stream's average message, together with the row limit."""
     name = new_stream()
     publish([(f"{name}.0.x", b"x" * 1000) for _ in range(100)])
@@ -106,9 +90,7 @@ def test_max_bytes_per_trigger(
     assert max(run.sizes) in range(15, 22)
 
 
-def test_a_large_partition_has_no_late_rows(
-    stream_df: Callable[..., Any], new_stream: NewStream, publish: Publish, tmp_path: Path
-) -> None:
+def test_a_large_partition_has_no_late_rows(stream_df, new_stream, publish, tmp_path):
     """Partitions of one hour go through it together: a watermark drops no row of the large one."""
     base = new_stream() + "H"
     for p in range(2):
@@ -119,7 +101,7 @@ def test_a_large_partition_has_no_late_rows(
     frame = stream_df(stream=f"{base}-{{partition}}", partitions=2, maxRecordsPerTrigger=66)
     found: list[tuple[int, int]] = []
 
-    def keep(batch: DataFrame, batch_id: int) -> None:
+    def keep(batch, batch_id):
         found.extend((row.minute, row["count"]) for row in batch.collect())
 
     query = (
@@ -142,9 +124,7 @@ def test_a_large_partition_has_no_late_rows(
     assert max(found)[0] >= 50  # the last minutes stay open
 
 
-def test_min_records_wait_for_more_or_for_the_delay(
-    stream_df: Callable[..., Any], new_stream: NewStream, publish: Publish, tmp_path: Path
-) -> None:
+def test_min_records_wait_for_more_or_for_the_delay(stream_df, new_stream, publish, tmp_path):
     """A batch waits for minRecordsPerTrigger, but not beyond maxTriggerDelay."""
     name = new_stream()
     batches: list[int] = []
@@ -174,9 +154,7 @@ def test_min_records_wait_for_more_or_for_the_delay(
     assert [size for size in batches if size] == [12, 3]
 
 
-def test_available_now_ends_while_a_producer_writes(
-    run_query: RunQuery, new_stream: NewStream, nats_server: DevServer, js: JetStream
-) -> None:
+def test_available_now_ends_while_a_producer_writes(run_query, new_stream, nats_server, js):
     """AvailableNow reads what was there when it began, and ends although more keeps coming."""
     from pyspark_jetstream.client.connection import Client
 
@@ -186,7 +164,7 @@ def test_available_now_ends_while_a_producer_writes(
     stop = threading.Event()
     sent = 0
 
-    def produce() -> None:
+    def produce():
         nonlocal sent
         client = Client(connection_to(nats_server))
         while not stop.is_set():
@@ -218,9 +196,7 @@ def test_available_now_ends_while_a_producer_writes(
     assert run.sequences + rest.sequences == list(range(1, js.stream_info(name).last_seq + 1))
 
 
-def test_64_partitions_with_one_hot(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
+def test_64_partitions_with_one_hot(run_query, new_stream, publish):
     """64 partitions work; those without traffic have no task and do not hold up a hot one."""
     name = new_stream()
     publish([(f"{name}.7.x", b"hot")] * 2000 + [(f"{name}.9.x", b"cold")])
@@ -233,9 +209,7 @@ def test_64_partitions_with_one_hot(
     assert sorted(row.partition for row in second.rows) == list(range(64))
 
 
-def test_offsets_beyond_2_to_the_53(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
+def test_offsets_beyond_2_to_the_53(run_query, new_stream, publish):
     """Sequences that no double can hold survive checkpoint, restart and columns."""
     first = 2**53 + 3
     name = new_stream(first_seq=first)
@@ -261,9 +235,7 @@ def test_offsets_beyond_2_to_the_53(
     ],
     ids=["earliest", "default", "latest", "json", "json-partial", "relative", "absolute"],
 )
-def test_starting(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish, starting: Any, expected: Any
-) -> None:
+def test_starting(run_query, new_stream, publish, starting, expected):
     """A query starts where its options say, and after a start it never looks at them again."""
     name = new_stream()
     publish(numbered(name, 6, 2))
@@ -276,9 +248,7 @@ def test_starting(
     assert second.sequences == [7, 8]
 
 
-def test_expired_messages_fail_the_query(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish, js: JetStream
-) -> None:
+def test_expired_messages_fail_the_query(run_query, new_stream, publish, js):
     """Messages that left unread end the query, or it goes on with what is left."""
     name = new_stream(max_msgs=50)
     publish(numbered(name, 20))

@@ -9,17 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
-
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish, numbered
+from ..kits.sources import numbered
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Driver:
     """One query in a process group of its own."""
 
-    def __init__(self, home: Path, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, home, name, options):
         self.home, self.name = home, name
         self.log = home / f"log-{name}"
         script = Path(__file__).with_name("standby_query.py")
@@ -39,7 +35,7 @@ class Driver:
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def kill(self) -> None:
+    def kill(self):
         """SIGKILL to the driver, its JVM and its Python workers, as when the machine goes down."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -47,15 +43,15 @@ class Driver:
             pass
         self.process.wait(60)
 
-    def batches(self) -> list[tuple[float, list[int]]]:
+    def batches(self):
         """When each batch was delivered, and the numbers of its messages."""
         paths = sorted(self.home.glob(f"delivered-{self.name}-?????"))
         return [(path.stat().st_mtime, json.loads(path.read_text())) for path in paths]
 
-    def rows(self) -> list[int]:
+    def rows(self):
         return [number for _, batch in self.batches() for number in batch]
 
-    def wait_for(self, what: Callable[[Driver], bool], timeout_s: float = 600.0) -> None:
+    def wait_for(self, what, timeout_s=600.0):
         deadline = time.monotonic() + timeout_s
         while not what(self):
             tail = self.log.read_text()[-3000:]
@@ -65,10 +61,7 @@ class Driver:
 
 
 @pytest.mark.slow
-def test_five_take_overs(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> None:  # fmt: skip
+def test_five_take_overs(new_stream, publish, nats_server, js, tmp_path, record_property):
     """
     Two identical queries with a checkpoint each. Five times the one that reads is killed with JVM
     and workers, amid a batch, while messages keep coming; the other one reads on, and the killed
@@ -83,7 +76,7 @@ def test_five_take_overs(
         "stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
     }  # fmt: skip
 
-    def grow(*drivers: Driver) -> None:
+    def grow(*drivers):
         """Ten messages more, all of which come, from one of these."""
         nonlocal total
         js.stream_names()  # dials anew where the server cut a connection that was idle for minutes

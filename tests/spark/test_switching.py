@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
 from pyspark.sql import functions as F
 
 from pyspark_jetstream.operations.files import checkpoint_files
 
 from ..kits.programs import main
-from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 KEYS = 12
 
 
 def test_state_is_kept_and_each_message_is_read_once(
-    stream_df: Callable[..., DataFrame], nats_server: DevServer, new_stream: NewStream,
-    publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    stream_df, nats_server, new_stream, publish, tmp_path, capsys
+):
     """Counts by key go on, over files that Spark has written and over Spark's file system."""
     origin, sent = new_stream(), Counter[str]()
     counts: dict[str, int] = {}
 
-    def send(n: int) -> None:
+    def send(n):
         keys = [f"K{i % KEYS}" for i in range(n)]
         sent.update(keys)
         publish([(f"{origin}.{key}.x", key.encode()) for key in keys])
 
-    def keep(batch: DataFrame, batch_id: int) -> None:
+    def keep(batch, batch_id):
         counts.update({row["key"]: row["count"] for row in batch.collect()})
 
-    def read(**options: Any) -> None:
+    def read(**options):
         key = F.col("data").cast("string").alias("key")
         frame = stream_df(**options, maxRecordsPerTrigger=50).groupBy(key).count()
         query = (
@@ -52,7 +43,7 @@ def test_state_is_kept_and_each_message_is_read_once(
              "--partitions", "3", "--servers", nats_server.url]  # fmt: skip
     streams = {"stream": f"{origin}-{{partition}}", "partitions": 3}
 
-    def switched(*more: str) -> None:
+    def switched(*more):
         assert main([*words, "--switch", str(tmp_path / "c"), *more]) == 0, capsys.readouterr()
 
     send(120)

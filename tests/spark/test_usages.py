@@ -10,31 +10,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ..kits.sources import NewStream, Publish
-
 PARTS, ROUNDS, EACH = 2, 4, 40
 ROWS = ROUNDS * EACH
-
-Write = Callable[[DataFrame, int], None]
-Branches = list[tuple[DataFrame, Write | None]]
-"""The queries of a usage: what each writes, and how; None: into a table in memory."""
 
 
 class Source:
     """A stream, or one a partition, that grows while queries read it."""
 
-    def __init__(
-        self, new_stream: NewStream, publish: Publish, retention: str, layout: str, first: int = 0
-    ) -> None:
+    def __init__(self, new_stream, publish, retention, layout, first=0):
         self._publish = publish
         self._layout = layout
         self._first = first
@@ -53,34 +42,34 @@ class Source:
             template = f"{self.name}.{{partition}}.>"
             self.options |= {"partitions": PARTS, "partitionSubject": template}
 
-    def grow(self, round_: int) -> None:
+    def grow(self, round_):
         """Publishes the messages of a round: each has its number as its payload."""
         of = range(self._first + round_ * EACH, self._first + (round_ + 1) * EACH)
         name = f"{self.name}-{{}}" if self._layout == "streams" else f"{self.name}.{{}}"
         self._publish([(f"{name.format(i % PARTS)}.k{i % 4}", b"%d" % i) for i in of])
 
 
-def union(rows: DataFrame, **_: Any) -> Branches:
+def union(rows, **_):
     even, odd = (rows.filter(f.col("number") % 2 == side) for side in (0, 1))
     return [(even.union(odd), None)]
 
 
-def self_join(rows: DataFrame, **_: Any) -> Branches:
+def self_join(rows, **_):
     left = rows.withWatermark("timestamp", "1 hour").alias("l")
     right = rows.select("number", "timestamp").withWatermark("timestamp", "1 hour").alias("r")
     on = f.expr("l.number = r.number AND l.timestamp = r.timestamp")
     return [(left.join(right, on).select("l.number"), None)]
 
 
-def _noted(batch: DataFrame, home: Path, what: str) -> None:
+def _noted(batch, home, what):
     """Notes the numbers of a scan in a file."""
     numbers = [row.number for row in batch.select("number").collect()]
     with (home / what).open("a") as file:
         file.write(json.dumps(numbers) + "\n")
 
 
-def threads(rows: DataFrame, home: Path, **_: Any) -> Branches:
-    def write(batch: DataFrame, _: int) -> None:
+def threads(rows, home, **_):
+    def write(batch, _):
         of = [threading.Thread(target=_noted, args=(batch, home, f"thread{i}")) for i in (0, 1)]
         for each in of:
             each.start()
@@ -90,16 +79,16 @@ def threads(rows: DataFrame, home: Path, **_: Any) -> Branches:
     return [(rows, write)]
 
 
-def aggregate(rows: DataFrame, home: Path, **_: Any) -> Branches:
-    def write(batch: DataFrame, _: int) -> None:
+def aggregate(rows, home, **_):
+    def write(batch, _):
         counts = batch.groupBy("subject").count()
         _noted(batch.join(counts, "subject"), home, "joined")
 
     return [(rows, write)]
 
 
-def cached(rows: DataFrame, home: Path, **_: Any) -> Branches:
-    def write(batch: DataFrame, _: int) -> None:
+def cached(rows, home, **_):
+    def write(batch, _):
         batch.cache()
         _noted(batch, home, "first")
         _noted(batch, home, "second")
@@ -108,8 +97,8 @@ def cached(rows: DataFrame, home: Path, **_: Any) -> Branches:
     return [(rows, write)]
 
 
-def two_sinks(rows: DataFrame, home: Path, **_: Any) -> Branches:
-    def write(batch: DataFrame, number: int) -> None:
+def two_sinks(rows, home, **_):
+    def write(batch, number):
         written = str(home / "parquet" / str(number))
         batch.select("number").write.parquet(written)
         _noted(batch.sparkSession.read.parquet(written), home, "first")
@@ -119,15 +108,15 @@ def two_sinks(rows: DataFrame, home: Path, **_: Any) -> Branches:
     return [(rows, write)]
 
 
-def two_queries(rows: DataFrame, **_: Any) -> Branches:
+def two_queries(rows, **_):
     return [(rows, None), (rows.filter("number >= 0"), None)]
 
 
-def sources(rows: DataFrame, other: DataFrame, **_: Any) -> Branches:
+def sources(rows, other, **_):
     return [(rows.union(other), None)]
 
 
-def static_side(rows: DataFrame, static: DataFrame, **_: Any) -> Branches:
+def static_side(rows, static, **_):
     return [(rows.join(static, "number"), None)]
 
 
@@ -153,16 +142,16 @@ DIMENSIONS: list[list[Any]] = [
 ]  # fmt: skip
 
 
-def _may_be(cell: tuple[Any, ...]) -> bool:
+def _may_be(cell):
     """Spark makes two sources of some; a work queue has one consumer (10099)."""
     return cell[0] not in (self_join, two_queries) or cell[1] != "workqueue"
 
 
-def _pairs(cell: tuple[Any, ...]) -> set[Any]:
+def _pairs(cell):
     return set(itertools.combinations(enumerate(map(str, cell)), 2))
 
 
-def cells() -> list[tuple[Any, ...]]:
+def cells():
     """The first cell that has most of the pairs that are left, until none is left."""
     every = [cell for cell in itertools.product(*DIMENSIONS) if _may_be(cell)]
     left = set().union(*map(_pairs, every))
@@ -173,7 +162,7 @@ def cells() -> list[tuple[Any, ...]]:
     return chosen
 
 
-def _of_here() -> Iterator[Any]:
+def _of_here():
     for usage, *others, place in cells():
         if place == HERE:
             name = "-".join([usage.__name__, *map(str, others)])
@@ -184,10 +173,18 @@ def _of_here() -> Iterator[Any]:
     ("usage", "retention", "layout", "adaptive", "min_partitions"), list(_of_here())
 )
 def test_each_scan_has_each_row_once(
-    spark: SparkSession, stream_df: Callable[..., DataFrame], range_df: Callable[..., DataFrame],
-    new_stream: NewStream, publish: Publish, tmp_path: Path, usage: Callable[..., Branches],
-    retention: str, layout: str, adaptive: bool, min_partitions: int | None,
-) -> None:  # fmt: skip
+    spark,
+    stream_df,
+    range_df,
+    new_stream,
+    publish,
+    tmp_path,
+    usage,
+    retention,
+    layout,
+    adaptive,
+    min_partitions,
+):
     """While messages come, no row is missing or there twice in a scan, and the queries go on."""
     firsts = (0, ROWS) if usage is sources else (0,)
     made = [Source(new_stream, publish, retention, layout, first) for first in firsts]
@@ -204,7 +201,7 @@ def test_each_scan_has_each_row_once(
     branches = usage(read[0], other=read[-1], static=static, home=home)
     names = [f"usages_{time.monotonic_ns()}" for _ in branches]
 
-    def found() -> dict[str, Counter[int]]:
+    def found():
         tables = {
             name: Counter(row.number for row in spark.table(name).select("number").collect())
             for name, (_, write) in zip(names, branches, strict=True)
@@ -248,12 +245,12 @@ def test_each_scan_has_each_row_once(
     }
 
 
-def _go_on(queries: list[StreamingQuery], deadline: float) -> bool:
+def _go_on(queries, deadline):
     return all(query.isActive for query in queries) and time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != HERE])
-def test_on_executors(place: str, record_property: Callable[[str, object], None]) -> None:
+def test_on_executors(place, record_property):
     """The cells of another master, in a session of its own."""
     confs = " ".join(f"--conf {name}={value}" for name, value in PLACES[place].items())
     more = {"TESTS_MASTER": place, "PYSPARK_SUBMIT_ARGS": f"{confs} pyspark-shell"}

@@ -14,7 +14,7 @@ from ..kits.seeds import fresh
 SEEDS = [1, 2, *fresh(__name__)]
 
 
-def sliced(values: list, type: pa.DataType, before: int) -> pa.Array:
+def sliced(values, type, before):
     """A column of these values that is a slice of a longer one."""
     filler: object = [("k", "v")] if pa.types.is_map(type) else 7 if type == pa.int32() else b"xyz"
     return pa.array([filler] * before + values + [filler], type).slice(before, len(values))

@@ -1,7 +1,5 @@
 """The project weighs no more than yesterday, and each module is one that a reader can hold."""
 
-from __future__ import annotations
-
 from ..kits.budget import BUDGETS, NOW, PACKAGE, weighed
 
 MAX_LINES = 450

@@ -1,7 +1,5 @@
 """The format `jetstream`: where it says what is wrong with options, and which readers it gives."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

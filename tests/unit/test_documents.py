@@ -1,7 +1,5 @@
 """What docs/documents.md says is done here is there."""
 
-from __future__ import annotations
-
 import re
 
 from pyspark_jetstream import errors

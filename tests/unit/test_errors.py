@@ -1,7 +1,5 @@
 """Errors: one line that says what, where and what to do; the same after pickling."""
 
-from __future__ import annotations
-
 import pickle
 import re
 

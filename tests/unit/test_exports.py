@@ -1,7 +1,5 @@
 """What the package shows, and how little it imports to do so."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

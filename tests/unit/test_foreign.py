@@ -1,7 +1,5 @@
 """JSON of strangers."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.client.connection import Client, Reply
@@ -93,7 +91,7 @@ def test_a_reader_gives_what_it_is_for():
     assert time("0001-01-01T00:00:00Z") == "0001-01-01T00:00:00Z"
 
 
-def answered(data: bytes) -> None:
+def answered(data):
     js = JetStream(Client(connection_of("nats://127.0.0.1:4222")))
     js.answer("$JS.API.INFO", Reply(0, "", b"", data))
 

@@ -1,7 +1,5 @@
 """Hostile bytes against a slow reference: what once broke, and what hypothesis finds."""
 
-from __future__ import annotations
-
 import logging
 import os
 

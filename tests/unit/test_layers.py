@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -115,7 +114,7 @@ Import = tuple[str, str]
 """The module that is imported, dotted, and the name that is taken from it ("" for the module)."""
 
 
-def modules(top: str) -> dict[str, Path]:
+def modules(top):
     """Dotted names, below `top`, of all modules there; a package by its own name."""
     found = {}
     for path in sorted((ROOT / top).rglob("*.py")):
@@ -131,7 +130,7 @@ JOBS, BENCH = modules("jobs"), modules("bench")
 
 
 @cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
+def nodes(path):
     """A file's tree, without what is for type checkers alone."""
     found: list[ast.AST] = []
     todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
@@ -145,7 +144,7 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
 
 
 @cache
-def imports(path: Path) -> tuple[Import, ...]:
+def imports(path):
     """All imports of a file, also those inside functions."""
     package = path.relative_to(ROOT).parts[:-1]
     found: list[Import] = []
@@ -160,12 +159,12 @@ def imports(path: Path) -> tuple[Import, ...]:
 
 
 @cache
-def calls(path: Path) -> set[str]:
+def calls(path):
     """What a file calls, as it stands there."""
     return {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
 
 
-def ours(path: Path) -> set[str]:
+def ours(path):
     """Modules of the package that a file imports, by their names in `HOUSE`."""
     found = set()
     for base, name in imports(path):
@@ -177,12 +176,12 @@ def ours(path: Path) -> set[str]:
     return found
 
 
-def wing(module: str) -> str:
+def wing(module):
     """Where a module lives: its wing, or itself at the root."""
     return module.partition(".")[0]
 
 
-def is_pure(module: str) -> bool:
+def is_pure(module):
     """Whether it may not do I/O."""
     return module in PURE or wing(module) in ("mapping", "outbox")
 

@@ -1,7 +1,5 @@
 """Where the log of this package goes: to stderr in full lines, or where a program wants it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -26,7 +24,7 @@ others = logging.getLogger("somebody.else")
 """
 
 
-def said(*program: str) -> list[str]:
+def said(*program):
     """What a process of its own has written to stderr."""
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + "\n".join(program)],
@@ -35,7 +33,7 @@ def said(*program: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def lines(*program: str) -> list[tuple[str, ...]]:
+def lines(*program):
     """Level, query, batch, task and text of each line, all of which are ours."""
     matched = [(line, LINE.fullmatch(line)) for line in said(*program)]
     assert all(match for _, match in matched), matched

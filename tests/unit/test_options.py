@@ -1,7 +1,5 @@
 """Options: their defaults, their table, and those that are given together."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime

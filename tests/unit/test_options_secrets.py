@@ -1,7 +1,5 @@
 """Options: no secret ever shows, in a value or in an error."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 
@@ -12,7 +10,7 @@ from pyspark_jetstream.values import Secret
 from ..kits.options import PARSERS, SECRET, parse, refused
 
 
-def secretive(tmp_path) -> list[dict[str, str]]:
+def secretive(tmp_path):
     """Sets of options that hold a secret, each in another place."""
     seed = tmp_path / "seed"
     seed.write_text(SECRET)

@@ -5,8 +5,6 @@ Each row of a table is a kind of read or write (`kits.options.parse`), what is g
 of it.
 """
 
-from __future__ import annotations
-
 import json
 from operator import attrgetter
 
@@ -193,7 +191,7 @@ NO_TEXTS = [
 """Kind, option, what is said of it, and each text of which it is."""
 
 
-def _id(value: object) -> str:
+def _id(value):
     return str(value)[:60].encode("ascii", "replace").decode()
 
 

@@ -1,7 +1,5 @@
 """Names that are no options, and what is said of them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

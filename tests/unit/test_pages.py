@@ -1,7 +1,5 @@
 """What is said of the documentation to those who have the package alone."""
 
-from __future__ import annotations
-
 import ast
 import re
 
@@ -13,7 +11,7 @@ from .test_layers import HOUSE
 DENIED = errors.PermissionsError('Permissions Violation for Publish to "a"')
 
 
-def docstrings(tree: ast.AST) -> set[int]:
+def docstrings(tree):
     """The lines of the docstrings that no user sees; a program shows its module's."""
     return {node.value.lineno for node in ast.walk(tree) if isinstance(node, ast.Expr)}
 

@@ -1,7 +1,5 @@
 """What README and pages say of options, headers and modules is what the code says."""
 
-from __future__ import annotations
-
 import re
 
 from pyspark_jetstream.options import all_options

@@ -1,7 +1,5 @@
 """What others wrote as people see it: escaped, without our secrets, wherever it is shown."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging
@@ -38,7 +36,7 @@ def told():
         conceal(secret)
 
 
-def greeting(member: str, value: str, **how) -> str:
+def greeting(member, value, **how):
     said = {"verbose": False, "user": "ann", member: value, "lang": "python3"}
     return f"CONNECT {json.dumps(said, **how)}"
 
@@ -130,7 +128,7 @@ def test_what_cannot_be_printed_is_escaped():
 # ── errors ───────────────────────────────────────────────────────────────────────────────────
 
 
-def filled(kind: type[JetStreamError], text: str) -> JetStreamError:
+def filled(kind, text):
     """An error of this kind, with this text wherever one may stand."""
     made = next(each for each in kind.__mro__ if "__init__" in vars(each))
     if made is JetStreamError:

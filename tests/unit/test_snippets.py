@@ -1,7 +1,5 @@
 """The examples of README and docs can be read by who runs them, and each is run or says why not."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

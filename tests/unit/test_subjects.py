@@ -1,7 +1,5 @@
 """Subjects and filters, without a server."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

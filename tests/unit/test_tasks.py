@@ -1,7 +1,5 @@
 """A task travels to another process, and carries no more than its work needs."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

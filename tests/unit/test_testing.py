@@ -1,12 +1,9 @@
 """Where a nats-server is looked for, in which order, and what is said when there is none."""
 
-from __future__ import annotations
-
 import re
 import stat
 import sysconfig
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from pyspark_jetstream.testing import find_server
 from ..kits.places import ROOT
 
 
-def fake_server(directory: Path) -> Path:
+def fake_server(directory):
     """A program of that name."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "nats-server"
@@ -26,7 +23,7 @@ def fake_server(directory: Path) -> Path:
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+def places(tmp_path, monkeypatch):
     """A machine without any nats-server: the directories in which one is looked for."""
     found = {name: tmp_path / name for name in ("path", "interpreter", "scripts")}
     monkeypatch.delenv("NATS_SERVER", raising=False)
@@ -36,9 +33,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return found
 
 
-def test_the_places_in_their_order(
-    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_places_in_their_order(places, monkeypatch):
     """`$NATS_SERVER`, the interpreter's directory, that of its scripts, PATH; the first wins."""
     servers = {name: fake_server(directory) for name, directory in places.items()}
     explicit = fake_server(places["path"].parent / "mine")
@@ -53,9 +48,7 @@ def test_the_places_in_their_order(
 
 
 @pytest.mark.parametrize("named", ["", "/nowhere/nats-server"])
-def test_one_error_says_where_it_looked(
-    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def test_one_error_says_where_it_looked(places, monkeypatch, named):
     """`$NATS_SERVER` is binding: if it will not do, no other server is used instead."""
     if named:
         fake_server(places["path"])
@@ -67,7 +60,7 @@ def test_one_error_says_where_it_looked(
     assert testing.REMEDY in str(caught.value)
 
 
-def test_one_version_is_pinned_everywhere() -> None:
+def test_one_version_is_pinned_everywhere():
     """The extras, the file of hashes and the error's remedy name the same server."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

@@ -65,7 +65,7 @@ def test_what_is_no_ack_subject(subject):
 # ── who reads them beside the data plane ─────────────────────────────────────────────────────
 
 
-def taken(reply: bytes) -> list[Claim]:
+def taken(reply):
     """What a pull of the consumer `c` takes for a message with this reply subject."""
     claims: dict[int, list[Claim]] = {0: []}
     pulls = ClaimPulls([SharedConsumer(0, "S", "c", None)], {0: 10}, claims)

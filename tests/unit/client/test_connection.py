@@ -1,7 +1,5 @@
 """How long a client tries: by a clock that only its pauses move."""
 
-from __future__ import annotations
-
 import json
 import socket
 import traceback

@@ -1,13 +1,10 @@
 """A connection whose process gets no time: deadlines that pass while answers wait in the socket."""
 
-from __future__ import annotations
-
 import math
 import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,25 +16,25 @@ from pyspark_jetstream.errors import NotConnectedError, RequestTimeoutError
 class Clock:
     """`time`, whose monotonic clock can be put forward."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ahead_s = 0.0
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name):
         return getattr(time, name)
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return time.monotonic() + self.ahead_s
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(module, "time", made)
     return made
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def pair():
     """A connection, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -85,7 +82,7 @@ def test_a_peer_that_never_ends_is_not_read_for_ever(pair, monkeypatch):
     peer.settimeout(0.1)
     ended = threading.Event()
 
-    def flood() -> None:
+    def flood():
         while not ended.is_set():
             try:
                 peer.send(b"+OK\r\n" * 1000)
@@ -128,7 +125,7 @@ def test_an_answer_to_a_process_that_stood_still(pair, clock):
     """A process that stood still until its deadline finds the answer."""
     connection, peer = pair
 
-    def answer() -> None:
+    def answer():
         asked = b""
         while b"ask" not in asked:
             asked += peer.recv(4096)
@@ -138,7 +135,7 @@ def test_an_answer_to_a_process_that_stood_still(pair, clock):
 
     send = connection.send
 
-    def send_and_stand_still(data: bytes, timeout_s: float = 30.0) -> None:
+    def send_and_stand_still(data, timeout_s=30.0):
         send(data, timeout_s)
         answer()  # it is in our socket now
         clock.ahead_s += 3600
@@ -154,7 +151,7 @@ def test_no_answer_is_still_an_error(pair, clock):
     connection, _ = pair
     send = connection.send
 
-    def send_and_stand_still(data: bytes, timeout_s: float = 30.0) -> None:
+    def send_and_stand_still(data, timeout_s=30.0):
         send(data, timeout_s)
         clock.ahead_s += 3600
 

@@ -1,7 +1,5 @@
 """A server that repeats what it was told: no secret comes through it into an error or the log."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket
@@ -28,26 +26,26 @@ SECRETS = {
 class Echoing:
     """Lets one client in, or does not, and answers each line with what it was told."""
 
-    def __init__(self, form, place: str) -> None:
+    def __init__(self, form, place):
         self._form, self._place = form, place
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self):
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for a client
         self._listener.close()
         self._thread.join(20)
 
-    def _serve(self) -> None:
+    def _serve(self):
         with suppress(OSError):
             while True:
                 sock, _ = self._listener.accept()
                 with sock:
                     self._talk(sock)
 
-    def _talk(self, sock: socket.socket) -> None:
+    def _talk(self, sock):
         sock.sendall(b"INFO %s\r\n" % json.dumps(INFO | {"auth_required": True}).encode())
         lines = sock.makefile("rb")
         told = self._form(lines.readline().strip())
@@ -90,7 +88,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-def shown(options: dict, form, place: str) -> str:
+def shown(options, form, place):
     """All that people see of a request to such a server: the error as Spark would print it."""
     with closing(Echoing(form, place)) as server:
         connection = connection_of(
@@ -113,7 +111,7 @@ LOGINS = {
 }
 
 
-def secret_of(told: bytes) -> bytes:
+def secret_of(told):
     said = json.loads(told.partition(b" ")[2])
     return (said.get("pass") or said["auth_token"]).encode()
 

@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -27,12 +26,12 @@ INFO = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers
 
 
 @contextmanager
-def peer(talk: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
+def peer(talk):
     """Something that listens, and talks like this to who comes; its URL."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def accept() -> None:
+        def accept():
             with suppress(OSError):
                 while True:
                     sock, _ = listener.accept()
@@ -48,7 +47,7 @@ def peer(talk: Callable[[socket.socket, threading.Event], None]) -> Iterator[str
         assert not thread.is_alive()
 
 
-def drip(sock: socket.socket, over: threading.Event) -> None:
+def drip(sock, over):
     """An INFO, a byte at a time, faster than any timeout of one byte, and without an end."""
     for byte in INFO[:-2] + b" " * 100_000:
         sock.sendall(bytes([byte]))
@@ -56,20 +55,20 @@ def drip(sock: socket.socket, over: threading.Event) -> None:
             return
 
 
-def drip_later(sock: socket.socket, over: threading.Event) -> None:
+def drip_later(sock, over):
     """Likewise once it was asked something."""
     sock.sendall(INFO)
     sock.recv(1)
     drip(sock, over)
 
 
-def babble(sock: socket.socket, over: threading.Event) -> None:
+def babble(sock, over):
     """A line without an end, as fast as it is taken."""
     while not over.is_set():
         sock.sendall(b"x" * (1 << 16))
 
 
-def say_nothing(sock: socket.socket, over: threading.Event) -> None:
+def say_nothing(sock, over):
     """Nothing."""
     over.wait(30)
 
@@ -162,12 +161,12 @@ def test_the_addresses_of_one_host_share_its_time(monkeypatch):
 SERVER = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
 
 
-def enter(said: list[bytes], told: list[bytes] | None = None, **options):
+def enter(said, told=None, **options):
     """What comes of entering a server that says this, one part a turn; and what it was told."""
     told = [] if told is None else told
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
+        def serve():
             sock, _ = listener.accept()
             with sock, suppress(ConnectionResetError):
                 for number, part in enumerate(said):
@@ -190,7 +189,7 @@ def enter(said: list[bytes], told: list[bytes] | None = None, **options):
     return info, leftover, told
 
 
-def info(**more) -> bytes:
+def info(**more):
     return b"INFO %s\r\n" % json.dumps(SERVER | more).encode()
 
 
@@ -271,7 +270,7 @@ def test_another_server_lets_in(monkeypatch, how):
     assert said["version"]
 
 
-def refuse(listener) -> None:
+def refuse(listener):
     """Lets nobody in."""
     there, _ = listener.accept()
     with there:

@@ -1,7 +1,5 @@
 """What the API says, as it is read: the one border, and that nobody reads what it lets pass."""
 
-from __future__ import annotations
-
 import ast
 import json
 from types import SimpleNamespace
@@ -99,7 +97,7 @@ def test_an_info_that_is_none_is_named(said, words):
     assert words in str(caught.value)
 
 
-def fields_read(path) -> set[str]:
+def fields_read(path):
     """Members that a module takes out of what it calls an answer, or a part of one."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -29,11 +29,11 @@ class Listed:
     stayed: set[str] = field(default_factory=set)
     last_seq: int = 7
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.stayed = set(self.there)
         self.options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
 
-    def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+    def requests(self, requests):
         """Pages as the server makes them: cut by number from what is sorted at that moment."""
         replies = []
         for subject, body in requests:
@@ -87,10 +87,10 @@ def test_a_listing_waits_for_a_leader(busy):
     class Electing:
         options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=5.0)
 
-        def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+        def requests(self, requests):
             return [self.request(*each) for each in requests]
 
-        def request(self, subject: str, data: bytes) -> Reply:
+        def request(self, subject, data):
             asked.append(json.loads(data))
             answer = busy if len(asked) == 1 else there
             return Reply(0, "", b"", json.dumps(answer).encode())
@@ -130,10 +130,10 @@ def test_pages_of_streams_without_leaders(silent, are_listed, monkeypatch):
     class Cluster:
         options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
 
-        def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+        def requests(self, requests):
             return [self.request(*each) for each in requests]
 
-        def request(self, subject: str, data: bytes) -> Reply:
+        def request(self, subject, data):
             offset = json.loads(data)["offset"]
             asked.append(offset)
             page = names[offset : offset + 256]

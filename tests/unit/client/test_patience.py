@@ -10,14 +10,14 @@ from pyspark_jetstream.client.patience import Patience
 class Clock:
     """Time that passes where somebody waits."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 1000.0
         self.waited: list[float] = []
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += seconds
         self.waited.append(seconds)
 

@@ -1,7 +1,5 @@
 """Round trips: PINGs and their PONGs; bytes that go out in pieces."""
 
-from __future__ import annotations
-
 import random
 import socket
 import threading
@@ -50,7 +48,7 @@ def test_pieces_arrive_whole_and_in_order(seed):
     given, whole = list(pieces), b"".join(pieces)
     came = bytearray()
 
-    def read() -> None:
+    def read():
         while chunk := other.recv(chance.randint(1, 1 << 16)):
             came.extend(chunk)
 
@@ -78,7 +76,7 @@ def test_pieces_that_are_taken_too_slowly_end_in_time():
     one, other = socket.socketpair()
     over = threading.Event()
 
-    def read() -> None:
+    def read():
         while not over.wait(0.01):
             other.recv(4096)
 
@@ -119,7 +117,7 @@ def test_nothing_is_written_before_tls_where_an_option_asks_for_it():
 def test_an_error_names_the_port_that_was_dialled(monkeypatch, server, port, named):
     """Also where the URL has none; an IPv6 address stands in brackets, as in a URL."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise ConnectionRefusedError
 
     peer = Peer(1.0)

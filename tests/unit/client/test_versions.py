@@ -1,7 +1,5 @@
 """Versions of a server: what it says it is, and what is said where it is too old."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.client.versions import OLDEST, parse, require

@@ -1,7 +1,5 @@
 """The protocol as bytes: what is a frame, wherever the reads cut it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.client import wire

@@ -1,7 +1,5 @@
 """The requests of direct get: every call of the document, and those the server would refuse."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The one gate of `failOnDataLoss`."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import nullcontext
 from datetime import UTC, datetime

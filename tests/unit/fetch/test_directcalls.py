@@ -26,39 +26,39 @@ class Server:
     round_trip_s = 0.0
     max_payload = 1 << 20
 
-    def __init__(self, *answers: list[bytes]) -> None:
+    def __init__(self, *answers):
         self.answers = list(answers)
         self.under_way: list[bytes] = []
         self.asked = 0
         self.buffer, self.pos = b"", 0
 
     @property
-    def connection(self) -> Server:
+    def connection(self):
         return self
 
-    def drop(self) -> None:
+    def drop(self):
         self.under_way = []
         self.buffer, self.pos = b"", 0
 
-    def new_inbox(self) -> str:
+    def new_inbox(self):
         return INBOX
 
-    def subscribe(self, subject: str) -> int:
+    def subscribe(self, subject):
         return SID
 
-    def unsubscribe(self, sid: int) -> None:
+    def unsubscribe(self, sid):
         pass
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         self.under_way = self.answers.pop(0)
         self.asked += 1
 
-    def fill(self, deadline: float, need: int = 1) -> bool:
+    def fill(self, deadline, need=1):
         self.buffer, self.pos = self.buffer[self.pos :] + self.under_way.pop(0), 0
         return True
 
 
-def answer(sequences: list[int]) -> list[bytes]:
+def answer(sequences):
     """What one request for these messages, the last there are, brings."""
     before = [0, *sequences]
     left = len(sequences)

@@ -31,7 +31,7 @@ numbers = itertools.count()
 CONTROLS = [b"PING\r\n", b"INFO {}\r\n", b"+OK\r\n", b"MSG late 8 2\r\nhi\r\n"]
 
 
-def end(pending: int, last: int) -> bytes:
+def end(pending, last):
     return (
         f"NATS/1.0 204 EOB\r\nNats-Num-Pending: {pending}\r\nNats-Last-Sequence: {last}\r\n\r\n"
     ).encode()
@@ -40,7 +40,7 @@ def end(pending: int, last: int) -> bytes:
 class Server:
     """A connection to a server that holds these messages; `spoil` changes what it answers."""
 
-    def __init__(self, messages: list[Message], seed: int = 0) -> None:
+    def __init__(self, messages, seed=0):
         self.messages = messages
         self.spoil: Callable[[list[bytes]], list[bytes]] = lambda frames: frames
         self.asked: list[dict] = []
@@ -57,29 +57,29 @@ class Server:
     # ── what a client is to the reader ───────────────────────────────────────────────────────
 
     @property
-    def connection(self) -> Server:
+    def connection(self):
         return self
 
-    def drop(self) -> None:
+    def drop(self):
         self.under_way = self.buffer = b""
 
-    def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+    def requests(self, requests):
         """Answers of JetStream's API: no other stream than this one is known."""
         error = b'{"error": {"code": 404, "err_code": 10059}}'
         return [Reply(0, "", b"", error) for _ in requests]
 
     # ── what a connection is ─────────────────────────────────────────────────────────────────
 
-    def new_inbox(self) -> str:
+    def new_inbox(self):
         return INBOX
 
-    def subscribe(self, subject: str) -> int:
+    def subscribe(self, subject):
         return SID
 
-    def unsubscribe(self, sid: int) -> None:
+    def unsubscribe(self, sid):
         pass
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         line, _, body = data.partition(b"\r\n")
         assert line.startswith(b"PUB $JS.API.DIRECT.GET.S ") and not self.under_way
         self.asked.append(query := json.loads(body))
@@ -93,7 +93,7 @@ class Server:
         frames.append(hmsg(INBOX, "", end(left - len(taken), before[-1]), b""))
         self.under_way = b"".join(self.spoil(frames))
 
-    def fill(self, deadline: float, need: int = 1) -> bool:
+    def fill(self, deadline, need=1):
         assert deadline > time.monotonic() - 60
         if len(self.under_way) < need:
             return False
@@ -102,13 +102,13 @@ class Server:
         self.pos, self.under_way = 0, self.under_way[size:]
         return True
 
-    def control(self, control: wire.Control) -> None:
+    def control(self, control):
         if control.verb == b"-ERR":
             raise JetStreamError(control.argument.decode())
         self.controls.append(control.verb)
 
 
-def gathered(server: Server, batch: int = 1000) -> Gets:
+def gathered(server, batch=1000):
     """One complete request for what follows sequence 0."""
     gets = Gets(server, "S")
     gets.ask({"seq": 1, "batch": batch})
@@ -116,7 +116,7 @@ def gathered(server: Server, batch: int = 1000) -> Gets:
     return gets
 
 
-def reading(end: int) -> Slice:
+def reading(end):
     return Slice(0, "S", None, 0, end, None, True, True)
 
 
@@ -130,7 +130,7 @@ def test_bytes_in_any_pieces_with_anything_between(seed):
     server = Server(messages, seed)
     said: list[bytes] = []
 
-    def spoil(frames: list[bytes]) -> list[bytes]:
+    def spoil(frames):
         spoiled = []
         for frame in frames:
             if rng.random() < 0.003:
@@ -326,7 +326,7 @@ def test_one_by_one_messages_are_those_of_the_columns(seed):
     assert [one[:5] for one in found] == list(rows)
 
 
-def _frames(data: bytes) -> list[bytes]:
+def _frames(data):
     found, at = [], 0
     while at < len(data):
         _, end = wire.next_frame(data, at)
@@ -339,7 +339,7 @@ def test_frames_of_others_are_looked_at_once(monkeypatch):
     """Late frames of other subscriptions are taken out in one go, however many they are."""
     looked, next_frame = [], wire.next_frame
 
-    def counting(buffer: bytes, pos: int):
+    def counting(buffer, pos):
         looked.append(len(buffer) if not pos else 0)  # copied to be looked at from the beginning
         return next_frame(buffer, pos)
 

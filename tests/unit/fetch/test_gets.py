@@ -1,12 +1,9 @@
 """Batched direct gets one after the other, over a connection that is only bytes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 
-from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
@@ -19,16 +16,16 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 
-def reading(end: int) -> Slice:
+def reading(end):
     return Slice(0, "S", None, 0, end, None, False, False)
 
 
-def sequences(server: FarServer, end: int) -> list[int]:
+def sequences(server, end):
     batches = read_direct(server, reading(end))
     return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
 
 
-def stored(rng: random.Random, count: int, gaps: float, sizes: list[int]) -> list[Message]:
+def stored(rng, count, gaps, sizes):
     """Messages with so many sequences missing between them, and of these sizes in turn."""
     messages, sequence = [], 0
     for number in range(count):
@@ -94,26 +91,26 @@ class Failing(FarServer):
 
     fails = ""
 
-    def _is_due(self, where: str) -> bool:
+    def _is_due(self, where):
         due = self.fails == where and len(self.asked) > (where != "send")
         if due:
             self.fails = ""
             self.cuts += 1
         return due
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         if self._is_due("send"):
             self.drop()
             raise NotConnectedError("far", "cut")
         super().send(data)
 
-    def requests(self, requests: list) -> list[Reply]:
+    def requests(self, requests):
         if self._is_due("leader"):
             self.drop()
             raise NotConnectedError("far", "cut")
         return super().requests(requests)
 
-    def _frames(self, query: dict) -> list[bytes]:
+    def _frames(self, query):
         frames = super()._frames(query)
         if self._is_due("reply"):
             del frames[len(frames) // 2]

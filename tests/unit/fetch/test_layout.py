@@ -1,7 +1,5 @@
 """Layouts: which stream and filter each partition is, and who is contradicted."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.errors import OptionError

@@ -1,7 +1,5 @@
 """How much a read asks for at a time: numbers in, numbers out."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.fetch.pace import (
@@ -31,7 +29,7 @@ def test_what_pulls_may_have_on_its_way_is_bounded(round_trip_s):
     assert (2 + pulls_ahead(round_trip_s, each)) * each <= MOST_BYTES
 
 
-def fed(appetite: Appetite) -> int:
+def fed(appetite):
     """How many whole answers it takes until it asks for more."""
     share, answers = appetite.share, 0
     while appetite.share == share:

@@ -1,7 +1,5 @@
 """Decisions of the read side: shares, cuts, splits, modes."""
 
-from __future__ import annotations
-
 import bisect
 import random
 

@@ -6,12 +6,10 @@ import itertools
 import json
 import random
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
@@ -102,29 +100,29 @@ class Server:
     max_payload = 1 << 12
     options = connection_of("nats://pulls", request_timeout_s=5.0)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.buffer, self.pos = b"", 0
         self.subscribed: dict[str, int] = {}
         self.numbers = 0
 
     @property
-    def connection(self) -> Server:
+    def connection(self):
         return self
 
-    def drop(self) -> None:
+    def drop(self):
         self.buffer, self.pos = b"", 0
         self.pulls.clear()
         self.subscribed.clear()
 
     # ── its API ──────────────────────────────────────────────────────────────────────────────
 
-    def request(self, subject: str, data: bytes = b"", timeout_s: float = 0) -> Reply:
+    def request(self, subject, data=b"", timeout_s=0):
         return self.requests([(subject, data)])[0]
 
-    def requests(self, requests: list) -> list[Reply]:
+    def requests(self, requests):
         return [Reply(0, "", b"", json.dumps(self._answer(s, d)).encode()) for s, d in requests]
 
-    def _answer(self, subject: str, data: bytes) -> dict:
+    def _answer(self, subject, data):
         what, body = ".".join(subject.split(".")[2:4]), json.loads(data or b"{}")
         if what == "STREAM.MSG":
             if (at := self._at(body["seq"])) == len(self.messages):
@@ -144,31 +142,31 @@ class Server:
             "config": self.config,
         }
 
-    def _left(self) -> int:
+    def _left(self):
         return len(self.messages) - self._at(self.position + 1)
 
-    def _at(self, sequence: int) -> int:
+    def _at(self, sequence):
         """The place of the first message that has this sequence, or one behind it."""
         return bisect_left(self.messages, sequence, key=lambda message: message.sequence)
 
     # ── its pulls ────────────────────────────────────────────────────────────────────────────
 
-    def new_inbox(self) -> str:
+    def new_inbox(self):
         self.numbers += 1
         return f"_INBOX.{self.numbers}"
 
-    def subscribe(self, subject: str) -> int:
+    def subscribe(self, subject):
         self.numbers += 1
         self.subscribed[subject] = self.numbers
         return self.numbers
 
-    def unsubscribe(self, sid: int) -> None:
+    def unsubscribe(self, sid):
         self.pulls = [pull for pull in self.pulls if pull.sid != sid]
 
-    def control(self, control: wire.Control) -> None:
+    def control(self, control):
         assert control.verb == b"PING"
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         while data:
             line, _, rest = data.partition(b"\r\n")
             _, _, inbox, size = line.decode().split()
@@ -177,12 +175,12 @@ class Server:
             pull = Pull(inbox, self.subscribed[inbox], body["batch"], body.get("max_bytes"))
             self.pulls.append(pull)
 
-    def fill(self, deadline: float, need: int = 1) -> bool:
+    def fill(self, deadline, need=1):
         frames = list(self._frames())
         self.buffer, self.pos = self.buffer[self.pos :] + b"".join(frames), 0
         return bool(frames)
 
-    def _frames(self) -> Iterator[bytes]:
+    def _frames(self):
         for _ in range(self.rng.choice([1, 10, 500])):
             if not self.pulls:
                 return
@@ -226,32 +224,32 @@ class Server:
             if not pull.left:
                 self.pulls.pop(0)
 
-    def _peek(self) -> Message | None:
+    def _peek(self):
         at = self._at(self.position + 1)
         return self.messages[at] if at < len(self.messages) else None
 
-    def _next(self) -> Message:
+    def _next(self):
         message = self._peek()
         if message is None:
             return self.messages[-1]
         self.position = message.sequence
         return message
 
-    def _delivery(self, pull: Pull, message: Message) -> bytes:
+    def _delivery(self, pull, message):
         self.delivered += 1
         left, self.is_behind = 0 if self.is_behind else self._left(), False
         reply = f"$JS.ACK.S.c.1.{message.sequence}.{self.delivered}.{message.nanos}.{left}"
         frame = hmsg(message.subject, reply, sent_on(message.stored, []), message.data)
         return frame.replace(b" %d " % SID, b" %d " % pull.sid, 1)
 
-    def _word(self, pull: Pull, word: str) -> bytes:
+    def _word(self, pull, word):
         lines = f"NATS/1.0 {word}\r\nNats-Pending-Messages: {pull.left}\r\n"
         lines += f"Nats-Pending-Bytes: {pull.room or 0}\r\n\r\n"
         frame = hmsg(pull.inbox, "", lines.encode(), b"")
         return frame.replace(b" %d " % SID, b" %d " % pull.sid, 1)
 
 
-def stored(rng: random.Random, count: int, largest: int = 20) -> list[Message]:
+def stored(rng, count, largest=20):
     """Messages with some sequences missing between them."""
     sequences = sorted(rng.sample(range(1, 2 * count), count))
     return [
@@ -259,16 +257,16 @@ def stored(rng: random.Random, count: int, largest: int = 20) -> list[Message]:
     ]
 
 
-def own(server: Server, start: int, end: int) -> OwnAttempt:
+def own(server, start, end):
     read = Slice(None, "S", None, start, end, None, True, False)
     return OwnAttempt(server, read, builder=StoredBuilder())
 
 
-def sequences(batches) -> list[int]:
+def sequences(batches):
     return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
 
 
-def between(messages: list[Message], start: int, end: int) -> list[int]:
+def between(messages, start, end):
     return [m.sequence for m in messages if start < m.sequence <= end]
 
 

@@ -1,7 +1,5 @@
 """Subjects looked up at a server far away, over a connection that is only bytes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -17,20 +15,20 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 
-def stored(count: int, subjects: int, sizes: tuple[int, ...] = (3,)) -> list[Message]:
+def stored(count, subjects, sizes=(3,)):
     return [
         Message(number + 1, f"s.{number % subjects}", b"x" * sizes[number % len(sizes)])
         for number in range(count)
     ]
 
 
-def looked_up(server: FarServer, pin: int, past_us: float = 100.0) -> dict[str, int]:
+def looked_up(server, pin, past_us=100.0):
     names = list(dict.fromkeys(m.subject for m in server.messages))
     pages = Lookups(server, "S", pin, 1, past_us).last(names, list)
     return {m.subject.decode(): m.sequence for page in pages for m in page}
 
 
-def last_at(messages: list[Message], pin: int) -> dict[str, int]:
+def last_at(messages, pin):
     return {m.subject: m.sequence for m in messages if m.sequence <= pin}
 
 

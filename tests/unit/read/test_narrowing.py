@@ -1,7 +1,5 @@
 """What a query's filters leave of a read: never too little."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 

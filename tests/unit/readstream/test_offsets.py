@@ -1,7 +1,5 @@
 """Offsets: one text for one offset, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -15,7 +15,7 @@ from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
 SEEDS = range(20)
 
 
-def delivery(rng: random.Random, sid: int, name: str) -> tuple[bytes, Claim]:
+def delivery(rng, sid, name):
     """A message as the server sends it, with whatever headers somebody stored."""
     claim = Claim(rng.choice((1, 7, 10**12, 10**18, 9 * 10**18)), rng.choice((1, 1, 2, 300)))
     subject = rng.choice((b"s.x", b"s.HMSG", b"s.\r", "s.ü".encode()))

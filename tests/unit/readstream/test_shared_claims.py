@@ -1,7 +1,5 @@
 """Claims: ranges of sequences, the offset that names them, how they are cut and read."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace
@@ -31,7 +29,7 @@ OFFSET = ClaimedOffset(
 )
 
 
-def flat(claims) -> list[Claim]:
+def flat(claims):
     """Every claim by itself."""
     return sorted(
         Claim(sequence, count)

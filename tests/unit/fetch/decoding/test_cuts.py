@@ -1,7 +1,5 @@
 """Cuts of messages: the same wherever a window ends and whatever it has."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -17,7 +15,7 @@ ID = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
 WAYS = pytest.mark.parametrize("stored", [b"", ID], ids=["plain", "with an id"])
 
 
-def stream(stored: bytes, count: int, rng: random.Random) -> list[bytes]:
+def stream(stored, count, rng):
     """Messages that are alike."""
     messages = [
         Message(

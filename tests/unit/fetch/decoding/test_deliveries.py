@@ -1,7 +1,5 @@
 """Deliveries whose bytes a stranger chose: nothing is lost, and it stays linear."""
 
-from __future__ import annotations
-
 import logging
 import random
 
@@ -19,7 +17,7 @@ from ....kits.seeds import fresh
 LINE = b"HMSG a 7 b 1 1\r\nNATS/1.0\r\n"
 
 
-def reader_takes(frames: Deliveries, buffer: bytes) -> list[bytes]:
+def reader_takes(frames, buffer):
     """All payloads, taken as the reader does: what the scan stops at is looked at alone."""
     payloads, pos = [], 0
     while True:
@@ -37,7 +35,7 @@ def reader_takes(frames: Deliveries, buffer: bytes) -> list[bytes]:
             frames.add(found, stored_before(found.headers))
 
 
-def mixed(kind: str, count: int) -> list[bytes]:
+def mixed(kind, count):
     """Frames, so many or as many bytes as that."""
     frames = []
     for i in range(1, count + 1):

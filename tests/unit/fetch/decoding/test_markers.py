@@ -1,7 +1,5 @@
 """Which messages are delete and TTL markers."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,14 +1,12 @@
 """Cutting replies of direct gets into columns, against a decoder that reads one at a time."""
 
-from __future__ import annotations
-
 import logging
 import re
 
 import pytest
 
 from pyspark_jetstream.client.blocks import stored_before
-from pyspark_jetstream.fetch.decoding.replies import Replies, cut
+from pyspark_jetstream.fetch.decoding.replies import cut
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 
 from ....kits.messages import ODD, PREFIX, SOUND, Message
@@ -16,17 +14,17 @@ from ....kits.messages import ODD, PREFIX, SOUND, Message
 STALE = [("Nats-Stream", "OLD"), ("Nats-Subject", "old"), ("Nats-Last-Sequence", "7")]
 
 
-def frames(messages: list[Message], pending: int = 150) -> bytes:
+def frames(messages, pending=150):
     """A request's replies, without its end."""
     before = [0, *(m.sequence for m in messages)]
     return b"".join(m.got(before[i], pending - i) for i, m in enumerate(messages))
 
 
-def stored(message: Message) -> bytes:
+def stored(message):
     return stored_before(message.stored)
 
 
-def check(found: Replies | None, messages: list[Message], pending: int = 150) -> None:
+def check(found, messages, pending=150):
     """Every value of every column."""
     assert found is not None and len(found) == len(messages)
     columns = found.columns(with_headers=True)

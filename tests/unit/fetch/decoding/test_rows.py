@@ -1,7 +1,5 @@
 """Replies into Arrow, against a slow decoder that looks at one message at a time."""
 
-from __future__ import annotations
-
 import random
 
 import pyarrow as pa
@@ -9,7 +7,7 @@ import pytest
 
 from pyspark_jetstream.errors import SubjectDecodeError
 from pyspark_jetstream.fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Deliveries
-from pyspark_jetstream.fetch.decoding.replies import Columns, cut
+from pyspark_jetstream.fetch.decoding.replies import cut
 from pyspark_jetstream.fetch.decoding.rows import (
     RowBuilder,
     StoredBuilder,
@@ -25,7 +23,7 @@ SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 
-def columns(messages, headers: bool = False) -> Columns:
+def columns(messages, headers=False):
     """The messages as a direct get brought them."""
     found = cut(b"".join(m.got(0, 9) for m in messages), PREFIX, "S")
     assert found is not None
@@ -63,7 +61,7 @@ def test_schema_is_sparks():
     assert arrow_schema(True).field("headers").type == headers
 
 
-def scanned(stream: bytes) -> tuple[Deliveries, int]:
+def scanned(stream):
     frames = Deliveries(False)
     return frames, frames.scan(stream, 0, SID)
 
@@ -118,7 +116,7 @@ INVALID = {
 """Subjects that no STRING can hold, and what the server's JSON makes of them (`tests/live`)."""
 
 
-def strange(bad: bytes) -> tuple[Deliveries, Columns]:
+def strange(bad):
     """Three messages, the second of which has this subject, as they come in both ways."""
     place = "Z" * len(bad)
     messages = [Message(41), Message(42, place), Message(43)]
