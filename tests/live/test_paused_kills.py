@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-import pickle
 import random
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -36,9 +32,7 @@ from pyspark_jetstream.write.task import write_task
 from pyspark_jetstream.write.watch import Watch
 
 from ..kits.options import connection_of, rules_of, sink_of
-from ..kits.places import ROOT
 from ..kits.seeds import fresh
-from ..kits.servers import DevServer
 from .test_publisher import stored
 
 QUERIES = count()
@@ -160,56 +154,6 @@ def query(nats_server, js, new_stream):
         each.client.close()
     while connections._idle.clients:
         connections._idle.clients.popitem()[1].close()
-
-
-def attempt(options, batch, name, ids):
-    """One attempt of a task, in a process of its own."""
-    write_task(Client(options.connection), options, [batch], name, ids)
-
-
-def begun(function, *arguments):
-    """A process that does it; it may be killed at any time."""
-    script = "import pickle, sys; call, given = pickle.load(sys.stdin.buffer); call(*given)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    with process.stdin:
-        process.stdin.write(pickle.dumps((function, arguments)))
-    return process
-
-
-@pytest.mark.parametrize("seed", fresh(__name__, 1))
-def test_processes_and_the_server_are_killed(seed):
-    """
-    Attempts with paused rows are killed (SIGKILL), and the server between them: every row is stored
-    once, in the order of its subject.
-    """
-    chance = random.Random(seed)
-    with DevServer() as server:
-        with closing(Client(connection_of(server.url))) as setup:
-            JetStream(setup).create_stream({
-                "name": "S", "subjects": ["S.>"], "allow_direct": True,
-            })  # fmt: skip
-        whims = Whims(server, "killed", ["S.a", "S.b"], seed)
-        one = Query(server, "S", throttle_subject="killed")
-        for _ in range(4):
-            batch = one.made(*"abc", rows=3000)
-            name, ids = TaskName(one.id, one.batch, 0), of_query(one.id, one.batch)
-            while True:
-                process = begun(attempt, one.options, batch, name, ids)
-                time.sleep(chance.choice((0.5, 1.0, 2.0)))
-                if chance.random() < 0.3:
-                    server.kill()
-                    server.restart()
-                if chance.random() < 0.5:
-                    process.kill()
-                if process.wait(120) == 0:
-                    break
-            one.commit()
-        whims.end()
-        one.check()
-        one.client.close()
 
 
 class Killed(BaseException):

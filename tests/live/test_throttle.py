@@ -14,7 +14,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
@@ -36,7 +35,7 @@ from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.encoder import plain_builder
-from ..kits.options import changed, connection_of, rules_of, sink_of
+from ..kits.options import changed, connection_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.targets import targets_of
 from .test_publisher import stored
@@ -131,14 +130,6 @@ def sink(server, **changes) -> SinkOptions:
     return changed(sink_of(connection_of(server.url), ack_timeout_s=2.0), **changes)
 
 
-def times(js, stream) -> list[tuple[str, float, bytes]]:
-    """Subject, time of storing and data of every message."""
-    found = []
-    for seq, (subject, data) in enumerate(stored(js, stream), 1):
-        found.append((subject, seq, data))
-    return found
-
-
 def check_order(found, subjects) -> None:
     """Each row once, and in order within its subject."""
     for subject in subjects:
@@ -158,18 +149,20 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     js, nats_server, new_stream, operator
 ):
     """
-    overload.md §12.5, B5, B12, I6: behind the receipt of the command comes nothing of the subject,
-    and other subjects go on; when the pause is over, everything is there, once and in order.
+    B5, B12, B21, I6: a writer says whose it is and to what it has sent; behind the receipt of the
+    command comes nothing of the subject, and other subjects go on; when the pause is over,
+    everything is there, once and in order.
 
     Where the receipt is in the stream says a message that is published when it is there: the server
     had everything of the writer's before it by then.
     """
-    name = new_stream(allow_batched=True, allow_atomic=True)
+    name = new_stream()
     a, b, mark = (f"{name}.{each}" for each in ("a", "b", "mark"))
     task = Task(nats_server, sink(nats_server), [a, b])
     task.start()
     while js.stream_info(name).messages < 2_000:
         time.sleep(0.01)
+    who = [operator.ask(DISCOVER, subject=each)[0] for each in (CONTROL, f"{CONTROL}.7")]
     receipt, _ = operator.pause(a, 300.0)
     paused = js.publish(mark, b"", [])
     while js.stream_info(name).last_seq < paused + 2_000:  # of the other subject
@@ -181,6 +174,8 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     subjects = [subject for subject, _ in found]
     rows = [each for each in found if each[0] != mark]
 
+    of = {"query": "orders", "host": socket.gethostname(), "streams": (name,)}
+    assert who == [Producer(7, True, (a, b), **of)] * 2
     assert receipt == Receipt(1, 7)
     assert lifted == Receipt(2, 7)
     assert set(subjects[:paused]) == {a, b, mark}
@@ -216,146 +211,14 @@ def test_b12_receipts_do_not_wait_for_spark(js, nats_server, new_stream, operato
     assert counts.acked == counts.rows == 200
 
 
-@pytest.mark.slow
-def test_b8_a_word_for_all_is_lifted_by_time(js, nats_server, new_stream, operator):
-    """B8, B11: a pause of everything ends by itself; the write ends, and has waited."""
-    name = new_stream()
-    task = Task(nats_server, sink(nats_server), [f"{name}.a"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    start = time.monotonic()
-    operator.pause(">", 1.0)
-    offered = task.offered.total()
-    while task.offered.total() == offered and task.is_alive():  # else nothing has to wait
-        time.sleep(0.01)
-    counts = task.finish()
-
-    assert time.monotonic() - start >= 1.0
-    assert counts.acked == counts.rows == js.stream_info(name).messages
-
-
-def test_b21_discovery(js, nats_server, new_stream, operator):
-    """
-    B21: a writer says whose it is and where it runs, that it knows the protocol, and to which
-    subjects and streams it has sent.
-    """
-    name = new_stream()
-    task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    producer, _ = operator.ask(DISCOVER)
-    alone, _ = operator.ask(DISCOVER, subject=f"{CONTROL}.7")
-    task.finish()
-
-    subjects = f"{name}.a", f"{name}.b"
-    who = {"query": "orders", "host": socket.gethostname(), "streams": (name,)}
-    assert producer == alone == Producer(7, True, subjects, **who)
-
-
-def test_b4_nonsense_has_no_receipt(js, nats_server, new_stream, operator):
-    """B4: what is no command changes nothing and is not answered."""
-    name = new_stream()
-    task = Task(nats_server, sink(nats_server), [f"{name}.a"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    bad = {"type": "throttle_producer", "request_id": 1, "throttling_reason": "Unknown",
-           "pause_for_millis": 60_000}  # fmt: skip
-    found = [operator.ask(each, 0.3) for each in (b"pause!", json.dumps(bad).encode())]
-    counts = task.finish()
-
-    assert found == [None, None]
-    assert counts.acked == counts.rows
-
-
-def test_b14_b15_a_pause_that_lasts_is_an_error(js, nats_server, new_stream, operator):
-    """B14, B15: back-pressure waits for throttleMaxWait, and then says who paused and why."""
-    name = new_stream()
-    options = sink(nats_server, rules=rules_of(throttle_max_wait_s=1.0))
-    task = Task(nats_server, options, [f"{name}.a", f"{name}.b"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    operator.pause(f"{name}.*", 60.0)
-    task.join(60)
-
-    with pytest.raises(ProducerThrottledError) as raised:
-        task.finish()
-    assert raised.value.reason == "TopicProduceQuotaExceeded"
-    assert raised.value.subject_filter == f"{name}.*"
-    assert raised.value.request_id == 1
-    assert 0.8 < raised.value.throttled_for < 30
-
-
-def test_rows_that_wait_for_too_long_are_dead_letters(js, nats_server, new_stream, operator):
-    """
-    With `onThrottleTimeout=dead-letter` a paused row is a dead letter after `throttleMaxWait`; the
-    task ends, and all other rows are stored.
-    """
-    name, dead = new_stream(), new_stream()
-    rules = rules_of(throttle_max_wait_s=1.0, buries_paused=True)
-    options = sink(nats_server, rules=rules, dead_letter_subject=f"{dead}.{{subject}}")
-    task = Task(nats_server, options, [f"{name}.a", f"{name}.b"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    operator.pause(f"{name}.a", 60.0)
-    before = task.offered[f"{name}.a"]
-    while task.offered[f"{name}.a"] < before + 500 and task.is_alive():
-        time.sleep(0.01)
-    counts = task.finish()
-
-    letters = js.messages(dead, [{"seq": 1}])
-    assert counts.rows == counts.acked + counts.dead_letters
-    assert counts.dead_letters > 0
-    assert js.stream_info(dead).messages == counts.dead_letters
-    assert dict(letters[0].headers)["Jetstream-Sink-Reason"] == "ThrottleTimeout"
-    assert letters[0].subject == f"{dead}.{name}.a"
-    found = Counter(subject for subject, _ in stored(js, name))
-    assert found[f"{name}.b"] == task.offered[f"{name}.b"]
-
-
-def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
-    """
-    B14: with fail-fast a pause longer than what is left of publishTimeout is an error at once.
-    """
-    name = new_stream()
-    options = sink(nats_server, publish_timeout_s=10.0, rules=rules_of(throttle_max_wait_s=0.0))
-    task = Task(nats_server, options, [f"{name}.a"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    operator.pause(f"{name}.a", 60.0)
-    task.join(60)
-
-    assert isinstance(task.error, ProducerThrottledError)
-
-
-def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator):
-    """B20: with throttleSubject=none nobody answers and nothing is paused."""
-    name = new_stream()
-    task = Task(nats_server, sink(nats_server, throttle_subject=None), [f"{name}.a"])
-    task.start()
-    while js.stream_info(name).messages < 500:
-        time.sleep(0.01)
-    found = operator.ask(DISCOVER, 0.3), operator.pause(">", 60.0, timeout_s=2.0)
-    counts = task.finish()
-
-    assert found == (None, None)
-    assert counts.acked == counts.rows == js.stream_info(name).messages
-
-
-@pytest.mark.parametrize("ledger", [False, True])
-def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator, ledger):
+def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator):
     """
     B17: while an operator pauses one of four subjects that `random` draws, new rows go to the
-    others; those that had been drawn wait. With the ledger another attempt stores nothing again.
+    others; those that had been drawn wait. Another attempt stores nothing again.
     """
     name = new_stream()
     mapping = SubjectMapping.parse(json.dumps({"in": f"{name}.{{{{random(4)}}}}"}))
-    options = sink(nats_server, mapping=mapping, ledger=ledger)
+    options = sink(nats_server, mapping=mapping, ledger=True)
     paused, task = f"{name}.2", TaskName(f"reroute-{name}", 0, 0)
     counts = []
 
@@ -391,71 +254,11 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     assert late == {f"{name}.{each}" for each in (0, 1, 3)}
     assert counts[0].rows == 4_000
     assert sorted(int(data) for _, data in after) == list(range(4_000))
-    if ledger:
-        client = Client(options.connection)
-        again = write_task(client, options, blocks(), task, Ids("t"))
-        client.close()
-        assert again.already_stored + again.duplicates == 4_000
-        assert len(stored(js, name)) == 4_000
-
-
-def test_a_user_who_may_not_listen_writes_all_the_same():
-    """
-    Without the permission to subscribe to the control subject a write is one that does not listen.
-    """
-    config = """
-    accounts { A { jetstream: enabled, users: [
-      {user: all, password: x}
-      {user: some, password: x, permissions: {publish: ">", subscribe: "_INBOX.>"}}
-    ] } }
-    """
-    with DevServer(config) as server:
-        admin = Client(connection_of(server.url, user="all", password=Secret("x")))
-        JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
-        connection = connection_of(server.url, user="some", password=Secret("x"))
-        task = Task(server, sink_of(connection), ["S.a"])
-        task.start()
-        while task.is_alive() and JetStream(admin).stream_info("S").messages < 500:
-            time.sleep(0.01)
-        counts = task.finish()
-        admin.close()
-
-    assert counts.acked == counts.rows
-
-
-def test_a_user_who_may_not_answer_writes_all_the_same():
-    """
-    A writer that may publish only what it has to pauses when it is told to; that its receipt is
-    refused is for the operator to notice.
-    """
-    config = """
-    accounts { A { jetstream: enabled, users: [
-      {user: all, password: x}
-      {user: some, password: x, permissions: {publish: ["S.>", "$JS.API.>"], subscribe: ">"}}
-    ] } }
-    """
-    with DevServer(config) as server:
-        login = {"user": "all", "password": Secret("x")}
-        admin = JetStream(Client(connection_of(server.url, **login)))
-        admin.create_stream({"name": "S", "subjects": ["S.>"]})
-        connection = connection_of(server.url, user="some", password=Secret("x"))
-        task = Task(server, sink_of(connection), ["S.a"])
-        task.start()
-        while task.is_alive() and admin.stream_info("S").messages < 500:
-            time.sleep(0.01)
-        operator = Operator(server, **login)
-        receipt = (
-            operator.ask(DISCOVER, 0.3),
-            operator.ask(
-                ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 0.5, ">").encode(), 0.3
-            ),
-        )
-        counts = task.finish()
-        operator.client.close()
-        admin.client.close()
-
-    assert receipt == (None, None)
-    assert counts.acked == counts.rows
+    client = Client(options.connection)
+    again = write_task(client, options, blocks(), task, Ids("t"))
+    client.close()
+    assert again.already_stored + again.duplicates == 4_000
+    assert len(stored(js, name)) == 4_000
 
 
 def test_a_user_who_may_not_report_writes_all_the_same(caplog, monkeypatch):
@@ -512,7 +315,6 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream):
     """
     name = new_stream(
         max_msgs_per_subject=10, discard="new", discard_new_per_subject=True,
-        allow_batched=True, allow_atomic=True,
     )  # fmt: skip
     full = f"{name}.full"
     rows = [full if i % 100 == 0 else f"{name}.{i % 900}" for i in range(8_000)]

@@ -34,7 +34,6 @@ from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.rows import MessageBuilder
 
-from ..kits.encoder import plain_builder
 from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
@@ -51,9 +50,10 @@ def sink(server, **changes):
     return sink_of(connection_of(server.url), **{"ack_timeout_s": 2.0} | changes)
 
 
-def write(options, subjects, producer_id=7, rows=20):
+def write(options, subjects, producer_id=7, rows=20, at=lambda client: None):
     """A short task: one row a subject, so many times."""
     client = Client(options.connection)
+    at(client)
     names = [subjects[row % len(subjects)] for row in range(rows)]
     batch = pa.record_batch({
         "subject": pa.array(names), "data": pa.array([str(row) for row in range(rows)]),
@@ -109,40 +109,6 @@ def control(new_stream):
 def patient(monkeypatch):
     """Who waits for a controller in vain waits for ever: what ends is not ended by time."""
     monkeypatch.setattr(pauses, "PATIENCE_S", FOR_EVER_S)
-
-
-def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, patient):
-    """
-    B7, B5: a task that begins says so and holds its rows; the commands that come before the answer
-    are in force when they go: the other subject's are stored, and none of the paused one's.
-    """
-    name = new_stream()
-    a, b = f"{name}.a", f"{name}.b"
-    operator = Operator(nats_server)
-    connection = operator.client.connection
-    connection.subscribe(f"{control}.active")
-    inbox = connection.new_inbox()
-    connection.subscribe(inbox)
-    connection.ping(60.0)
-    with writing(sink(nats_server, throttle_subject=control), [a, b], rows=40) as ended:
-        asked = connection.next_frame(time.monotonic() + 60)
-        pause = ThrottleProducer(1, QUOTA, FOR_EVER_S, a, 7).encode()
-        connection.send(wire.pub(f"{control}.7", pause, inbox))
-        receipt = connection.next_frame(time.monotonic() + 60)
-        held = js.stream_info(name).messages
-        connection.send(wire.pub(f"{control}.7", Active(1).encode()))
-        eventually(lambda: js.stream_info(name).messages >= 20)
-        amid = count(js, name)
-        lift = ThrottleProducer(2, QUOTA, 0.0, a, 7).encode()
-        connection.send(wire.pub(f"{control}.7", lift, inbox))
-    operator.client.close()
-
-    assert understand(asked.data) == Producer(7, True, host=socket.gethostname())
-    assert understand(receipt.data) == Receipt(1, 7)
-    assert held == 0
-    assert amid == {b: 20}
-    assert ended[0].acked == 40
-    assert count(js, name) == {a: 20, b: 20}
 
 
 def test_b7_a_dead_letter_does_not_wait(js, nats_server, new_stream, control, patient):
@@ -238,19 +204,28 @@ def test_b7_who_listens_and_never_answers_is_not_waited_for_long(
             assert counts.acked == 20
 
 
-def test_b7_a_user_who_may_not_ask_writes_all_the_same(patient):
+LIMITED = """
+accounts { A { jetstream: enabled, users: [
+  {user: all, password: x}
+  {user: some, password: x, permissions: {publish: %s, subscribe: %s}}
+] } }
+"""
+
+
+@pytest.mark.parametrize(
+    "permissions",
+    [
+        ('["S.>", "$JS.API.>"]', '["spark.jetstream.throttle.*", "_INBOX.>"]'),
+        ('">"', '"_INBOX.>"'),
+    ],
+    ids=["ask", "listen"],
+)
+def test_b7_who_may_not_ask_or_listen_writes_all_the_same(patient, permissions):
     """
-    B7: without the permission to publish on `<throttleSubject>.active` a task does not wait for
-    what cannot come; the next one on its connection does not even ask.
+    B7: without the permission to publish on `<throttleSubject>.active`, or to hear commands, a
+    task does not wait for what cannot come; the next one on its connection does not even ask.
     """
-    config = """
-    accounts { A { jetstream: enabled, users: [
-      {user: all, password: x}
-      {user: some, password: x, permissions: {
-         publish: ["S.>", "$JS.API.>"], subscribe: ["spark.jetstream.throttle.*", "_INBOX.>"]}}
-    ] } }
-    """
-    with DevServer(config) as server:
+    with DevServer(LIMITED % permissions) as server:
         admin = Client(connection_of(server.url, user="all", password=Secret("x")))
         JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
         options = sink_of(connection_of(server.url, user="some", password=Secret("x")))
@@ -291,12 +266,14 @@ def test_b16_is_throttled(js, nats_server, new_stream, control):
         isThrottled(asking | {"throttleSubject": "a.>"})
 
 
-def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, control, patient):
+def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, patient):
     """
-    B7: on a new connection the writer says that it begins, and no row goes before the answer, be
-    its pause lifted meanwhile.
+    B7, B5: a task that begins says so and holds its rows; the commands that come before the answer
+    are in force when they go: the other subject's are stored, and none of the paused one's. It is
+    the same on a new connection, be the pause lifted meanwhile.
     """
     name = new_stream()
+    a, b = f"{name}.a", f"{name}.b"
     operator = Operator(nats_server)
     connection = operator.client.connection
     words, rows = connection.subscribe(f"{control}.active"), connection.subscribe(f"{name}.>")
@@ -310,45 +287,41 @@ def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, contr
         while True:
             frame = connection.next_frame(time.monotonic() + 60)
             assert frame is not None, heard
-            heard.append(frame.sid)
+            heard.append((frame.sid, frame.subject.decode()))
             if frame.sid == sid:
                 return frame
 
     def say(data, reply=inbox):
         connection.send(wire.pub(f"{control}.7", data, reply))
 
-    client, ended = Client(connection_of(nats_server.url)), []
-    batch = pa.record_batch({"subject": pa.array([f"{name}.a"] * 20), "data": pa.array(["x"] * 20)})
-    messages = plain_builder(id_prefix=name).build(batch)
-    options = sink(nats_server, throttle_subject=control)
-    thread = threading.Thread(
-        target=lambda: ended.append(
-            publisher.publish(client, WriteContext(options, origin=Origin(7)), [messages])
-        )
-    )
-    thread.start()
-    try:
-        hear(words)
-        say(ThrottleProducer(1, QUOTA, FOR_EVER_S, f"{name}.a", 7).encode())
-        hear(answers)
-        say(Active(1).encode(), "")
-        say(DISCOVER)
-        hear(answers)
-        client.connection._sock.shutdown(socket.SHUT_RDWR)
-        again = hear(words)
-        say(ThrottleProducer(2, QUOTA, 0.0, f"{name}.a", 7).encode())
-        hear(answers)
-        for _ in range(20):  # each answer comes behind whatever the writer has sent until then
+    def silence():
+        """Each answer comes behind whatever the writer has sent until then; its rows so far."""
+        for _ in range(20):
             say(DISCOVER)
             hear(answers)
-        before = heard.count(rows)
-        say(Active(1).encode(), "")
-        hear(rows)
-    finally:
-        thread.join(60)
-        client.close()
-        operator.client.close()
+        return [subject for sid, subject in heard if sid == rows]
 
-    assert understand(again.data) == Producer(7, True, host=socket.gethostname())
-    assert before == 0
-    assert ended[0].acked == js.stream_info(name).messages == 20
+    clients = []
+    with writing(sink(nats_server, throttle_subject=control), [a, b], at=clients.append) as ended:
+        first = hear(words)
+        say(ThrottleProducer(1, QUOTA, FOR_EVER_S, a, 7).encode())
+        receipt = hear(answers)
+        held = silence()
+        say(Active(1).encode(), "")
+        eventually(lambda: js.stream_info(name).messages >= 10)
+        amid = silence()
+        clients[0].connection._sock.shutdown(socket.SHUT_RDWR)
+        again = hear(words)
+        say(ThrottleProducer(2, QUOTA, 0.0, a, 7).encode())
+        hear(answers)
+        late = silence()
+        say(Active(1).encode(), "")
+    operator.client.close()
+
+    who = Producer(7, True, host=socket.gethostname())
+    assert understand(first.data) == who
+    assert understand(receipt.data) == Receipt(1, 7)
+    assert (held, set(amid), set(late)) == ([], {b}, {b})
+    assert understand(again.data)[:2] == who[:2]
+    assert ended[0].acked == 20
+    assert count(js, name) == {a: 10, b: 10}
