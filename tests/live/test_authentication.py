@@ -9,9 +9,8 @@ import nkeys
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.errors import AuthenticationError, JetStreamError
+from pyspark_jetstream.errors import AuthenticationError
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import SECRET, account_info, options, refused
@@ -65,11 +64,6 @@ def test_nkey():
         assert seed not in str(error) and other not in str(error)
 
 
-def test_a_seed_that_is_none_is_refused_without_showing_it(nats_server):
-    """A text that is no nkey seed ends in an error that does not quote it."""
-    refused(options(nats_server.url, nkey_seed=Secret(SECRET), request_timeout_s=1.0))
-
-
 def test_credentials_file():
     """The content of a .creds file (operator mode, JWT) opens the account it belongs to."""
     mode = operator_mode()
@@ -107,12 +101,3 @@ def test_a_credentials_file_that_is_renewed(tmp_path):
         creds.unlink()
 
         assert "memory" in account_info(pickle.loads(pickle.dumps(parsed)))
-
-
-@pytest.mark.parametrize("user", ["bob", "cyd"])
-def test_a_missing_permission_is_named(password_server, user):
-    """The error says which permission is missing: to publish, or to subscribe to the inbox."""
-    client = Client(options(password_server.url, user=user, password=Secret(SECRET)))
-    with pytest.raises(JetStreamError, match="(?i)permissions violation.*grant it"):
-        JetStream(client).stream_info("S")
-    client.close()

@@ -173,18 +173,6 @@ def test_a_bucket_that_is_none(new_stream, js, read):
         read("a.b")
 
 
-@pytest.mark.parametrize("history", [False, True])
-def test_bounds_in_the_future(bucket, put, read, history):
-    """A revision or a time that is yet to come is an error."""
-    users = bucket()
-    put(users, ("a", b"1"))
-
-    for bound in ({"upToSequence": 2}, {"upToTime": "2200-01-01T00:00:00Z"}):
-        with pytest.raises(OptionError, match="in the future") as caught:
-            read(users, history=history, **bound)
-        assert caught.value.option == next(iter(bound))
-
-
 def test_a_mirrored_bucket(js, bucket, put, read, new_stream):
     """A mirror of a bucket is read by its own name; its keys are its origin's."""
     users = bucket(history=2)

@@ -2,18 +2,12 @@
 
 import asyncio
 import random
-import re
-import subprocess
 import threading
 from contextlib import contextmanager
 
 import nats
 import pytest
 
-from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import parse_stream
-
-from ..kits.natscommand import NATS, needs_nats
 from ..kits.options import BELOW
 from ..kits.reading import query
 from ..kits.seeds import fresh
@@ -117,27 +111,6 @@ def test_a_filled_bucket(bucket, put, query, new_stream, kind):
     assert [row["key"] for row in some.rows] == ["a.1"]
 
 
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [
-        ({"bucket": "B", "stream": "S"}, "stream"),
-        ({"bucket": "B", "subject": "x"}, "subject"),
-        ({"bucket": "B", "partitions": "2"}, "partitions"),
-        ({"bucket": "B", "includeCount": "true"}, "includeCount"),
-        ({"bucket": "B", "keys": "a.*,*.b"}, "keys"),
-        ({"stream": "S", "keys": "a"}, "keys"),
-        ({"bucket": "B", "priorityPolicy": "overflow", "consumer": "c"}, "bucket"),
-        ({"bucket": "B", "history": "true"}, "history"),
-    ],
-)
-def test_options_that_do_not_go_together(options, option):
-    """What a bucket says of its stream need not be said; keys that overlap would come twice."""
-    with pytest.raises(OptionError) as caught:
-        parse_stream(options)
-
-    assert caught.value.option == option
-
-
 @contextmanager
 def watched_by_client(url, name):
     """What a watcher of nats-py has seen so far: key, value, revision, operation."""
@@ -165,38 +138,14 @@ def watched_by_client(url, name):
         thread.join(60)
 
 
-@contextmanager
-def watched_by_command(url, name):
-    """What `nats kv watch` has shown so far: key, value, operation."""
-    found = []
-    shown = re.compile(rf"\] (\w+) {name} > ([^:\s]+)(?:: (.*))?$")
-
-    def read(lines):
-        for line in lines:
-            operation, key, value = shown.search(line.rstrip()).groups()
-            found.append((key, (value or "").encode(), operation.replace("DELETE", "DEL")))
-
-    call = [NATS, "--server", url, "kv", "watch", name]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as watch:
-        thread = threading.Thread(target=read, args=(watch.stdout,))
-        thread.start()
-        try:
-            yield found
-        finally:
-            watch.kill()
-            thread.join(60)
-
-
-@pytest.mark.parametrize("by", ["client", pytest.param("command", marks=needs_nats)])
 @pytest.mark.parametrize("count", [5_000, 100_000])
-def test_beside_a_watcher(nats_server, bucket, put, query, js, by, count):
+def test_beside_a_watcher(nats_server, bucket, put, query, js, count):
     """The same sequence as a watcher has, with deletes, purges and markers of ended TTLs."""
     name = bucket(allow_msg_ttl=True, subject_delete_marker_ttl=3600 * 10**9)
     rng, step, brief = random.Random(count), count // 25, 100
     put(name, *[(f"a.{key}", b"held") for key in range(0, 2 * step, 3)])
-    watched = watched_by_client if by == "client" else watched_by_command
     one = query(bucket=name)
-    with watched(nats_server.url, name) as found:
+    with watched_by_client(nats_server.url, name) as found:
 
         def both(total):
             eventually(lambda: one.drain() or len(one.rows) == total, 120)
@@ -216,8 +165,6 @@ def test_beside_a_watcher(nats_server, bucket, put, query, js, by, count):
         both(total := total + brief)
         both(total + brief)  # the server's own
     rows = seen(one.rows)
-    if by == "command":
-        rows = [(key, value, operation) for key, value, _, operation in rows]
 
     assert found == rows
     assert sum(row[-1] == "PURGE" and row[0].startswith("b.") for row in rows) == brief

@@ -167,32 +167,6 @@ def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
         one.claim(5, 30.0)
 
 
-def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, claimant):
-    """Messages that come at any moment of a wait are claimed once."""
-    name = new_stream()
-    one = claimant(name, policy="overflow")
-    claimed: list[int] = []
-    done = threading.Event()
-
-    def poll():
-        while not done.is_set():
-            claimed.extend(claim.sequence for claim in one.claim(50, 0.003)[0])
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        for i in range(200):
-            publish([(f"{name}.x", b"%d" % i)])
-    finally:
-        done.set()
-        thread.join(60)
-    eventually(lambda: js.consumer_info(name, "jobs").num_pending + len(claimed) == 200)
-    claimed += [claim.sequence for claim in one.claim(1000, 0)[0]]
-
-    assert sorted(claimed) == list(range(1, 201))
-    assert js.consumer_info(name, "jobs").num_ack_pending == 200
-
-
 def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_server):
     """However a pull ends, the connection keeps nothing of it: a query runs for months."""
     name = new_stream()

@@ -1,6 +1,5 @@
 """Every call of the direct-get document against a real server, and every status it answers."""
 
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -178,25 +177,6 @@ def test_a_message_comes_whole(filled, js, publish, nats_server):
     assert message.headers == [("Mine", ["1", "2"])]
 
 
-@pytest.mark.parametrize(
-    ("lines", "headers"),
-    [
-        (b"A: b\nc", None),
-        (b"A: b\rc", None),
-        (b"A: b\rc\r\nB: c", [("B", ["c"])]),
-        (b"A: b\r\n\r\nB: c", [("A", ["b"]), ("B", ["c"])]),
-    ],
-)
-def test_whatever_lines_a_message_was_stored_with(js, new_stream, lines, headers):
-    """Odd header lines keep no message from being read; what nobody could write is left out."""
-    stream = new_stream()
-    js.client.request(f"{stream}.A", b"x", b"NATS/1.0\r\n" + lines + b"\r\n\r\n")
-    message = DirectCalls(js.client, stream).message(1)
-
-    assert (message.subject, message.data) == (f"{stream}.A", b"x")
-    assert message.headers == headers
-
-
 @pytest.mark.parametrize("small", [0, 50])
 def test_many_large_messages(small):
     """More than the server keeps for a reader comes when asked for one by one."""
@@ -343,27 +323,6 @@ def test_bad_input_is_found_on_the_driver(read, filled, options, blamed):
 
 
 # ── who answers ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_subject_appended_form_is_checked_with_the_leader(js, nats_server, new_stream, publish):
-    """Where the user may ask the leader, a mirror that holds less is not believed either."""
-    stream = new_stream()
-    publish([(f"{stream}.a", b""), (f"{stream}.b", b"")])
-    mirror = f"{stream}M"
-    js.create_stream(
-        {"name": mirror, "mirror": {"name": stream}, "max_msgs": 1, "mirror_direct": True}
-    )
-    options = {"servers": nats_server.url, "stream": stream, "lastBySubject": f"{stream}.a"}
-    try:
-        direct = f"{js.prefix}.DIRECT.GET.{stream}.{stream}.a"
-        while js.client.request(direct).status != 404:
-            time.sleep(0.01)
-        for _ in range(20):
-            reader = JetStreamCallReader(parse_read(options))
-
-            assert sum(batch.num_rows for batch in reader.read(reader.partitions()[0])) == 1
-    finally:
-        js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")
 
 
 def test_the_subject_appended_form_needs_no_other_permission():

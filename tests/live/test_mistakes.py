@@ -25,6 +25,9 @@ SOON = {"requestTimeout": "10m"}
 AT_ONCE = SOON | {"publishTimeout": "10m"}
 """Of reads and writes: nobody waits for so long, so what is not told at once hangs."""
 
+AT_THE_START = SOON | {"connectTimeout": "3s"}
+"""A driver that was never answered waits no longer, whatever a request may take."""
+
 BRIEFLY = {"requestTimeout": "3s", "connectTimeout": "3s"}
 """What bounds a wait for something that may yet come."""
 
@@ -152,11 +155,11 @@ def data(size=1, **columns):
 MISTAKES = {
     # ── where the server is ──
     "wrong port": Mistake(
-        lambda at: read(servers="nats://127.0.0.1:1", stream="S", **BRIEFLY),
+        lambda at: read(servers="nats://127.0.0.1:1", stream="S", **AT_THE_START),
         "NotConnectedError", "Connection refused", "check host and port in option servers",
     ),
     "unknown host": Mistake(
-        lambda at: stream(servers="nats://nosuch.invalid:4222", stream="S", **BRIEFLY),
+        lambda at: stream(servers="nats://nosuch.invalid:4222", stream="S", **AT_THE_START),
         "NotConnectedError", "nosuch.invalid:4222", "check host and port in option servers",
     ),
     "monitoring port": Mistake(
@@ -268,7 +271,7 @@ MISTAKES = {
         "PublishTimeoutError", "no stream listens on this subject", "enable JetStream for this acc",
     ),
     "another domain": Mistake(
-        lambda at: read(**at.on("plain", stream="S", jsDomain="hub"), **BRIEFLY),
+        lambda at: read(**at.on("plain", stream="S", jsDomain="hub"), **AT_THE_START),
         "ApiError", "$JS.hub.API.STREAM.INFO.S: nobody answers", "or jsDomain or jsApiPrefix is",
     ),
     "another domain for a ledger": Mistake(

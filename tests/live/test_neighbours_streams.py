@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -182,18 +181,6 @@ def test_a_server_that_only_restarts_is_no_alarm(store, own, query, config, chan
 # ── made anew ────────────────────────────────────────────────────────────────────────────────
 
 
-def halves(reader, tasks, between):
-    """The rows of the tasks of a batch, with something that happens amid them."""
-    rows, waits = [], True
-    for task in tasks:
-        for batch in reader.read(task):
-            rows += batch.to_pylist()
-            if waits:
-                waits = False
-                between()
-    return rows
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
     """The last look finds no stream, and that takes nothing from the rows."""
@@ -209,57 +196,7 @@ def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
     assert rows == 1_000
 
 
-@pytest.mark.parametrize("layout", ["one", "filtered"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("amid", [False, True], ids=["between", "amid"])
-def test_a_mirror_that_is_promoted(own, store, query, layout, mode, amid):
-    """A mirror that takes over its origin's subjects is the stream that it was."""
-    place = Place(own, layout, "A")
-    own.create_stream({"name": "M", "mirror": {"name": "A"}, "allow_direct": True})
-    reader = query(store.server, directBelow=BELOW[mode], **place.options | {"stream": "M"})
-
-    def publish():
-        expected.extend(place.publish(200))
-        eventually(lambda: own.stream_info("M").last_seq == len(expected))
-
-    def promote():
-        subjects = own.stream_info("A").config["subjects"]
-        config = {k: v for k, v in own.stream_info("M").config.items() if k != "mirror"}
-        own.delete_stream("A")
-        own.client.request(
-            f"{own.prefix}.STREAM.UPDATE.M", json.dumps(config | {"subjects": subjects}).encode()
-        )
-
-    expected: list[bytes] = []
-    publish()
-    reader.drain()
-    publish()
-    if amid:
-        reader.plan()
-    promote()
-    if amid:
-        reader.commit()
-    reader.drain()
-    publish()
-    reader.drain()
-    reader.restart()
-    publish()
-    reader.drain()
-
-    assert sorted(reader.data) == sorted(expected)
-    assert len(expected) == 800
-
-
 # ── emptied ──────────────────────────────────────────────────────────────────────────────────
-
-
-def limited(js, place):
-    place.publish(500)
-
-
-def purged(js, place):
-    place.publish(500)
-    js.purge("A", None, 400)
 
 
 @pytest.mark.parametrize("layout", ["one", "filtered"])

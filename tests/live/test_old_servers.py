@@ -11,7 +11,6 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.sink import JetStreamBatchWriter, JetStreamStreamWriter
 
 from ..kits.proxy import Proxy, info_with
 from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
@@ -37,15 +36,6 @@ CALLS = {
     "batch": lambda calls: list(calls.batch(3, sequence=1)),
     "batch-next": lambda calls: list(calls.batch(3, "S.>")),
 }
-
-
-def test_direct_gets_from_an_old_server(old):
-    """An error says since when they are there."""
-    with (
-        pytest.raises(UnsupportedServerError, match="2.12 or newer, this one is 2.9.25"),
-        DirectCalls.open({"servers": old.url}, "S"),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -96,14 +86,3 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
         source = JetStreamDataSource({"servers": proxy.url, "stream": new_stream()})
         with pytest.raises(UnsupportedServerError, match=r"reading a range.*2\.12 .* is 2\.11\.11"):
             source.reader(source.schema()).partitions()
-
-
-@pytest.mark.parametrize("writer", [JetStreamBatchWriter.prepared, JetStreamStreamWriter.prepared])
-def test_writes_to_an_old_server(old, writer):
-    """The driver says what is missing before a row moves."""
-    options = parse_sink({"servers": old.url}, streaming=writer == JetStreamStreamWriter.prepared)
-    with pytest.raises(
-        UnsupportedServerError,
-        match=r"a write needs nats-server 2\.12 or newer, this one is 2\.9\.25",
-    ):
-        writer(options, ROWS, False)

@@ -1,8 +1,6 @@
 """Headers that a server acts on, stored by a stranger: not read, no effect when copied."""
 
 import json
-import socket
-import struct
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -238,39 +236,3 @@ def test_a_copied_header_does_not_hide_what_the_row_expects(nats_server, js, new
 
 
 # ── MQTT ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def mqtt_subscriber(port, topic):
-    """What a subscriber with QoS 1 receives, from when the server has taken its subscription."""
-
-    def packet(kind, body):
-        return bytes([kind, len(body)]) + body
-
-    def text(value):
-        return struct.pack(">H", len(value)) + value
-
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as to, to.makefile("rb") as got:
-        to.sendall(packet(0x10, text(b"MQTT") + b"\x04\x02\x00\x00" + text(b"me")))
-        assert got.read(4) == b"\x20\x02\x00\x00"  # CONNACK
-        to.sendall(packet(0x82, b"\x00\x01" + text(topic) + b"\x01"))
-        assert got.read(5) == b"\x90\x03\x00\x01\x01"  # SUBACK
-        yield got
-
-
-def test_rows_of_mqtt_reach_mqtt():
-    """A row that an MQTT client published reaches subscribers of QoS 1."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with DevServer(f"mqtt {{ host: 127.0.0.1, port: {port} }}") as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
-        with mqtt_subscriber(port, b"T/#") as received:
-            rows = [{"data": data, "headers": [("Nmqtt-Pub", ["1"])]} for data in (b"1", b"2")]
-            publish(client, brief(server), [copy(rows, "T.a")])
-            js.publish("T.a", b"3", [])
-
-            for each in (1, 2, 3):
-                assert received.read(8) == b"\x30\x06\x00\x03T/a%d" % each
-        client.close()

@@ -9,12 +9,9 @@ import pytest
 
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.survey import Survey
-from pyspark_jetstream.operations.files import LocalFiles
-from pyspark_jetstream.operations.inspect.looking import Inspector
 from pyspark_jetstream.readstream import rangedriver
 
 from ..kits.admin import delete_messages
-from ..kits.checkpoints import write_checkpoint
 from ..kits.reading import query
 from ..kits.seeds import fresh
 from ..kits.tenants import tenants
@@ -70,21 +67,6 @@ def test_streams_join_from_their_first_message(tenants, query):
     )
     places = [name for (name,) in early.planned[-1]["layout"]["places"]]
     assert places == [tenants.name(name) for name in "bcad"]
-
-
-def test_offsets_by_stream(tenants, query):
-    """`startingOffsets` says where a stream begins, also of one that comes later."""
-    tenants.make("a", "b")
-    tenants.fill("a", "b", count=4)
-    starts = {tenants.name("a"): {"0": 3}, tenants.name("c"): {"0": 2}}
-    several = query(streamPattern=f"{tenants.prefix}-*", startingOffsets=json.dumps(starts))
-    drain(several)
-    tenants.make("c")
-    tenants.fill("c")
-    drain(several)
-
-    skipped = {(tenants.name("a"), 0, 1), (tenants.name("a"), 0, 2), (tenants.name("c"), 0, 1)}
-    assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=3)) - skipped)
 
 
 def test_an_end_by_stream(tenants, query):
@@ -289,22 +271,6 @@ def test_the_tasks_of_others_stay_when_streams_go(tenants, query, cut):
     assert rows(several) == every(tenants, **{str(i): 10 for i in range(40) if i not in (0, 7, 20)})
 
 
-def test_a_run_that_ends_takes_no_streams_that_come_later(tenants, query):
-    """With availableNow a run reads what was there when it began, and the next one the rest."""
-    tenants.make("a")
-    tenants.fill("a")
-    several = query(streamPattern=f"{tenants.prefix}-*")
-    several.reader.prepareForTriggerAvailableNow()
-    tenants.make("b")
-    tenants.fill("a", "b")
-    drain(several)
-    assert rows(several) == every(tenants, a=3)
-    several.restart()
-    drain(several)
-
-    assert rows(several) == every(tenants, a=6, b=3)
-
-
 def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(tenants, query):
     """With availableNow a stream that is made anew in the run is left to the next."""
     tenants.make("a", "b")
@@ -389,27 +355,6 @@ def test_what_is_refused(nats_server, tenants, query):
     tenants.make("queue", retention="workqueue")
     with pytest.raises(OptionError, match="several streams are read without consumers"):
         query(**pattern).plan()
-
-
-def test_inspect_shows_each_stream(tenants, query, tmp_path):
-    """`inspect` shows each stream's position and lag, also of streams that are new in the plan."""
-    tenants.make("b")
-    tenants.fill("b")
-    several = query(streamPattern=f"{tenants.prefix}-*")
-    several.drain()
-    tenants.make("a")
-    tenants.fill("a", "b", count=2)
-    at_once(several.plan)
-    tenants.fill("a", count=1)
-    path = write_checkpoint(tmp_path, [[offset] for offset in several.planned])
-
-    found = Inspector(tenants.js.client, checkpoint=LocalFiles(path)).look()
-
-    assert not found.problems
-    names = ("stream", "committed", "planned")
-    assert [tuple(map(p.get, names)) for p in found.positions] == [
-        (tenants.name("b"), 3, 5), (tenants.name("a"), 0, 2),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", SEEDS)

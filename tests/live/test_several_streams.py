@@ -75,30 +75,6 @@ def test_each_stream_has_its_moment(tenants, read):
         read(stream=f"{a},{b}", endingTimestamp=json.dumps({c: starts[a]}))
 
 
-def test_an_end_before_its_start_names_the_stream(tenants, read):
-    """Bounds of a stream that contradict each other are an error that names it."""
-    tenants.make("a", "b")
-    tenants.fill("a", "b", count=6)
-    b = tenants.name("b")
-
-    with pytest.raises(OptionError, match=f"partition 0 of stream '{b}' ends at sequence 2"):
-        read(
-            streamPattern=f"{tenants.prefix}-*",
-            startingOffsets=json.dumps({b: {"0": 5}}),
-            endingOffsets=json.dumps({b: {"0": 2}}),
-        )
-
-
-def test_tasks_of_one_backlog_keep_their_stream(tenants, read):
-    """Cut by sequence, each task's rows still have their stream."""
-    tenants.make("a", "b")
-    tenants.fill("a", "b", count=50)
-
-    rows = read(streamPattern=f"{tenants.prefix}-*", maxRecordsPerPartition=7)
-
-    assert rows == [(tenants.name(name), 0, seq) for name in "ab" for seq in range(1, 51)]
-
-
 def test_what_is_not_there(tenants, read):
     """A pattern or name without a stream, and a stream without direct get, are named."""
     tenants.make("a")

@@ -59,21 +59,6 @@ def test_overflow_by_claims(js, new_stream, publish, query):
     assert sorted(primary.sequences + second.sequences) == list(range(1, 13))
 
 
-def test_overflow_by_either(js, new_stream, publish, query):
-    """With both thresholds one that is reached is enough (ADR-42: boolean OR)."""
-    name = new_stream()
-    second = query(stream=name, minAckPending=1000, minPending=3)
-    publish(numbered(name, 4))
-
-    assert second.step() == 2
-    assert second.claim() is None  # acknowledges
-    primary, third = query(stream=name), query(stream=name, minAckPending=2, minPending=1000)
-    assert third.claim() is None
-    primary.plan()
-    publish(numbered(name, 3, start=4))
-    assert third.step() == 3
-
-
 def test_a_query_may_wait_for_its_message(js, new_stream, publish, query):
     """An idle query has a pull waiting: a message that comes meanwhile is claimed by that call."""
     name = new_stream()
@@ -193,19 +178,6 @@ def test_batches_are_limited(js, new_stream, publish, query):
 
     assert by_rows.step() == 7
     assert 2 <= by_bytes.step() <= 5
-
-
-def test_a_consumer_that_is_full(js, new_stream, publish, query):
-    """At `maxAckPending` nobody gets more until somebody acknowledges."""
-    name = new_stream()
-    publish(numbered(name, 30))
-    one, two = (query(stream=name, maxAckPending=20) for _ in range(2))
-    one.plan()
-
-    assert two.claim() is None
-    one.commit()
-    assert one.step() == 10
-    assert sorted(one.sequences) == list(range(1, 31))
 
 
 def test_one_message_at_a_time(js, new_stream, publish, query):

@@ -158,25 +158,6 @@ def test_what_was_committed_is_acknowledged_by_the_next_run(js, new_stream, publ
     assert js.stream_info(name).messages == 0
 
 
-def test_back_after_the_ack_wait(js, new_stream, publish, query):
-    """A query that is back after its ack wait runs its batch once more, as the guide says."""
-    twice = {}
-    for retention in ("limits", "workqueue"):
-        name = new_stream(retention=retention)
-        publish(numbered(name, 10))
-        one, two = (
-            query(stream=name, ackWait="4s"),
-            query(stream=name),
-        )
-        one.plan()
-        one.die()
-        eventually(lambda two=two: two.drain() or len(two.rows) == 10)
-        one.restart()
-        twice[retention] = sorted(one.sequences)
-
-    assert twice == {"limits": list(range(1, 11)), "workqueue": []}
-
-
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_the_one_before_is_back_while_its_claims_are_read(
     js, new_stream, publish, query, retention
@@ -199,21 +180,6 @@ def test_the_one_before_is_back_while_its_claims_are_read(
 
     assert {row["deliveries"] for row in one.rows} == {1}
     assert sorted(one.sequences + two.sequences) == list(range(1, 16))
-
-
-def test_never_back_after_a_commit(js, new_stream, publish, query):
-    """A query that never comes back after a commit has acknowledged nothing."""
-    name = new_stream()
-    publish(numbered(name, 20))
-    one = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10)
-    two = query(stream=name)
-    one.step()
-    one.step()
-    one.die()
-    eventually(lambda: two.drain() or len(two.rows) >= 10)
-
-    assert sorted(two.sequences) == list(range(11, 21)), "the first batch was acknowledged"
-    assert {row["deliveries"] for row in two.rows} == {2}
 
 
 def test_a_single_batch_is_refused(js, new_stream, publish, query):

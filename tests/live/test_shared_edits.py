@@ -8,7 +8,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import ConsumerEditedError
 
 from ..kits.answers import answer
-from ..kits.shared import RETENTIONS, eventually, numbered, query
+from ..kits.shared import eventually, numbered, query
 
 __all__ = ["query"]
 
@@ -61,19 +61,3 @@ def hands_back(js, name, count):
         connection.send(wire.pub(answer(connection, sid).reply.decode(), b"-NAK"))
     connection.unsubscribe(sid)
     connection.ping(60.0)
-
-
-@pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("changes", [{"headers_only": None}, {"max_ack_pending": 5}], ids=str)
-def test_edits_that_change_no_row(js, new_stream, publish, query, retention, changes):
-    """Rows come by direct get, and how much may be claimed is the operator's to say."""
-    name = new_stream(retention=retention)
-    one = query(stream=name, maxRecordsPerTrigger=10)
-    assert one.claim() is None
-    publish(numbered(name, 30))
-    assert one.step() == 10
-    edit(js, name, **changes)
-    one.drain()
-
-    assert sorted(one.sequences) == list(range(1, 31))
-    assert {row["data"] for row in one.rows} == {b"m%d" % i for i in range(30)}

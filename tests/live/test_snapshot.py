@@ -318,31 +318,6 @@ def test_subjects_that_the_stream_takes_no_more(js, nats_server, new_stream, pub
     assert [r["data"] for r in rows(JetStreamCallReader(parse_read(one)))] == [b"1"]
 
 
-def test_the_address_example(js, nats_server, new_stream, publish):
-    """The document's example: the user's record now, and as it was before the address changed."""
-    name = f"KV_{new_stream()}"
-    new_stream(name=name, subjects=[f"$KV.{name}.>"], max_msgs_per_subject=5)
-    user = f"$KV.{name}.1234"
-    publish(
-        [
-            (f"{user}.name", b"Bob"),
-            (f"{user}.surname", b"Smith"),
-            (f"{user}.address", b"1 Main Street"),
-            (f"{user}.address", b"10 Oak Lane"),
-        ]
-    )
-    options = {"stream": name, "multiLast": f"{user}.>"}
-
-    def record(**more):
-        return {row["subject"].rpartition(".")[2]: row["data"]
-                for row in rows(reader(nats_server, **options, **more))}  # fmt: skip
-
-    assert record() == {"name": b"Bob", "surname": b"Smith", "address": b"10 Oak Lane"}
-    assert record(upToSequence=3) == {
-        "name": b"Bob", "surname": b"Smith", "address": b"1 Main Street"
-    }  # fmt: skip
-
-
 # ── layouts, markers, headers ────────────────────────────────────────────────────────────────
 
 

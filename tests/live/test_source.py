@@ -14,9 +14,7 @@ from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
-from ..kits.admin import delete_consumers
 from ..kits.options import BELOW
-from ..kits.partitions import update
 from ..kits.reading import query, reader
 
 __all__ = ["query", "reader"]
@@ -131,17 +129,6 @@ def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_
     assert [waits.reportLatestOffset()[p]["lag"] for p in ("0", "1")] == [10, 10]
 
 
-def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
-    """With nothing new `latestOffset` returns its start's very text."""
-    name = new_stream()
-    publish([(f"{name}.0.x", b"x")])
-    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
-    _, end, _ = planned(source)
-
-    assert end["one_pass"]
-    assert json.dumps(source.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
-
-
 def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_server):
     """Messages that left between planning and reading are loss in each task of a split range."""
     name = new_stream()
@@ -170,19 +157,6 @@ def test_a_range_that_is_gone_is_no_mistake_in_its_bounds(js, new_stream, publis
 
     lenient = parse_read(options | {"failOnDataLoss": "false"})
     assert JetStreamRangeReader(lenient).partitions() == []
-
-
-def test_too_few_partitions_are_refused(js, new_stream, publish, reader):
-    """A layout with fewer partitions than the stream has is an error."""
-    name = new_stream()
-    publish([(f"{name}.meta.x", b"x")] + [(f"{name}.{i % 4}.x", b"x") for i in range(40)])
-    few = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
-    enough = reader(stream=name, partitions=4, partitionSubject=f"{name}.{{partition}}.>")
-    _, _, tasks = planned(enough)
-
-    with pytest.raises(OptionError, match="reads 2 partitions.*holds 20 messages outside of them"):
-        planned(few)
-    assert len(sequences(enough, tasks)) == 40
 
 
 STRAYS = {"beyond": "7", "far beyond": "4711", "padded": "01"}
@@ -239,69 +213,3 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
     assert len(tasks) == 1
     with pytest.raises(OptionError, match="holds 1 messages outside"):
         planned(reader(stream=name))
-
-
-def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
-    """Each way out that the error names reads all, and does not delete the consumer."""
-    name = new_stream()
-    publish([(f"{name}.a", b"x") for _ in range(10)])
-    first = reader(stream=name, consumer="reads", directBelow="0")
-    _, end, tasks = planned(first)
-    assert len(sequences(first, tasks)) == 10
-    first.stop()
-    publish([(f"{name}.a", b"x") for _ in range(10)])
-    update(js, name, retention="interest")
-    with pytest.raises(OptionError) as caught:
-        planned(reader(stream=name, consumer="reads", directBelow="0"), end)
-    said = str(caught.value)
-    assert "do not delete it" in said and "set back" in said and "another prefix" in said
-
-    update(js, name, retention="limits")
-    again = reader(stream=name, consumer="reads", directBelow="0")
-    assert sequences(again, planned(again, end)[2]) == list(range(11, 21))
-    again.stop()
-
-    publish([(f"{name}.a", b"x") for _ in range(10)])
-    update(js, name, retention="interest")
-    anew = reader(stream=name, consumer="others", directBelow="0")
-    tasks = planned(anew)[2]
-    delete_consumers(js, [(name, "reads-0")])
-    assert sequences(anew, tasks) == list(range(11, 31))
-
-
-def test_transforms_that_disagree_are_refused(js, new_stream, reader):
-    """A stream whose transforms make different partitions has no layout to follow."""
-    name = new_stream()
-    sources = [
-        {"name": name, "subject_transforms": [
-            {"src": f"{name}.{k}.*",
-             "dest": f"{name}D.{{{{partition({n},1)}}}}.{{{{wildcard(1)}}}}"}
-        ]}
-        for k, n in (("a", 2), ("b", 8))
-    ]  # fmt: skip
-    derived = new_stream(f"{name}D", subjects=[], sources=sources)
-
-    with pytest.raises(OptionError, match="disagree"):
-        planned(reader(stream=derived))
-
-
-def test_a_pending_batch_of_a_stream_that_is_no_more(js, new_stream, publish, reader):
-    """A logged batch of a stream made anew is empty; the new one is then read once."""
-    name = new_stream()
-    publish([(f"{name}.x", b"old") for _ in range(100)])
-    options = {"stream": name, "failOnDataLoss": "false"}
-    first = reader(**options)
-    start, end, _ = planned(first)
-    js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
-    new_stream(name)
-    publish([(f"{name}.x", b"new") for _ in range(150)])
-    second = reader(**options)
-    replayed = sequences(second, second.partitions(start, end))
-    found, at = [], end
-    for _ in range(3):
-        _, after, tasks = planned(second, at)
-        found += sequences(second, tasks)
-        at = after
-
-    assert replayed == []
-    assert found == list(range(1, 151))

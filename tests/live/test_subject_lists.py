@@ -8,13 +8,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.files import LocalFiles
-from pyspark_jetstream.operations.inspect.looking import Inspector
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import FilteredRangeReader
-from pyspark_jetstream.readstream.offsets import Offset
 
-from ..kits.checkpoints import write_checkpoint
 from ..kits.options import BELOW
 from ..kits.reading import reader
 from ..kits.shared import query
@@ -226,20 +222,3 @@ def test_claims_of_each_filter(js, filled, query):
     wanted = [f"{name}.a.>", f"{name}.c.x"]
     at = [js.consumer_info(name, f"jobs-{p}").config["filter_subject"] for p in range(2)]
     assert at == wanted
-
-
-@pytest.mark.parametrize("read_mode", ["auto", "direct"])
-def test_inspect_knows_the_filters_of_a_checkpoint(filled, reader, js, tmp_path, read_mode):
-    """`inspect` shows each filter as a partition, with consumers or without."""
-    name = filled()
-    source = reader(stream=name, subject=listed(name, "a.>", "c.>"), directBelow=BELOW[read_mode])
-    end, _ = batch_after(source)
-    at = Offset.from_json(end)
-    offset = at.at((60, 100)).to_json()
-    path = write_checkpoint(tmp_path / "checkpoint", [[offset]], committed=0)
-    found = Inspector(js.client, checkpoint=LocalFiles(path)).look()
-
-    assert [(p["filter"], p["planned"]) for p in found.positions] == [
-        (f"{name}.a.>", 60), (f"{name}.c.>", 100),
-    ]  # fmt: skip
-    assert not found.problems

@@ -121,19 +121,6 @@ def test_counts_are_exact(js, new_stream, publish, seed):
     assert asked.counts([], infos) == []
 
 
-def test_counts_of_a_stream_that_has_grown_since(js, new_stream, publish):
-    """What came behind the end of the spans since the stream was looked at is not counted."""
-    stream = new_stream()
-    publish([(f"{stream}.{'ab'[i % 2]}", b"") for i in range(10)])
-    asked = survey(js, stream)
-    infos = asked.streams()
-    spans = [Span(stream, f"{stream}.{letter}", 0, 10) for letter in "abc"]
-    before = asked.counts(spans, infos)
-    publish([(f"{stream}.{letter}", b"") for letter in "abc"])
-
-    assert before == asked.counts(spans, infos) == [5, 5, 0]
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cuts_hold_what_was_wanted(js, new_stream, publish, seed, monkeypatch):
     """A cut holds 1 to `wanted` messages inside its span; many cost the trips of one."""
@@ -217,6 +204,7 @@ def test_positions(js, new_stream, publish):
     assert start(startingTimestamp="-1h") == 3
     assert start(startingTimestamp="-36500d") == 3
     assert start(startingTimestamp="1970-01-01T00:00:00Z") == 3
+    assert start(startingTimestamp="0001-01-01T00:00:00Z") == 3
     with pytest.raises(OptionError, match="lies in the future"):
         start(startingTimestamp=(middle + timedelta(days=1)).isoformat())
     assert end() == 20
@@ -224,15 +212,7 @@ def test_positions(js, new_stream, publish):
     assert end(endingOffsets='{"0": 0}') == 0
     assert end(endingTimestamp=middle.isoformat()) == 10
     assert end(endingTimestamp="-1h") == 3
-
-
-def test_moments_far_away(js, new_stream, publish):
-    """A start before everything is the first message; an end after everything is the last."""
-    stream = new_stream()
-    publish([(f"{stream}.a", b"") for _ in range(10)])
-
-    assert begins(js, stream, startingTimestamp="0001-01-01T00:00:00Z") == (0,)
-    assert ends(js, stream, endingTimestamp="9999-12-31T23:59:59Z") == (10,)
+    assert end(endingTimestamp="9999-12-31T23:59:59Z") == 20
 
 
 def test_a_moment_is_inclusive(js, new_stream, publish):
@@ -266,23 +246,6 @@ def test_an_empty_stream(js, new_stream, publish):
             assert begins(js, stream, **given) == (expected,)
         publish([(f"{stream}.a", b"") for _ in range(3)])
         js.purge(stream, None, 4)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"startingOffsets": '{"0": 12}'}, "ends at 10"),
-        ({"startingOffsets": '{"0": 9223372036854775807}'}, "ends at 10"),
-        ({"startingOffsets": '{"3": 1}'}, "partition 3 is none"),
-    ],
-    ids=["beyond", "largest", "partition"],
-)
-def test_positions_that_do_not_exist(js, new_stream, publish, given, told):
-    """A sequence beyond the stream's end, or a partition that is none, is an `OptionError`."""
-    stream = new_stream()
-    publish([(f"{stream}.a", b"") for _ in range(10)])
-    with pytest.raises(OptionError, match=told):
-        begins(js, stream, **given)
 
 
 def test_partitions_of_one_stream(js, new_stream, publish):

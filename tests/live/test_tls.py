@@ -78,16 +78,3 @@ def test_a_certificate_that_is_no_more_good_enough(tmp_path, monkeypatch):
 
         assert isinstance(error, AuthenticationError)
         assert "Missing Authority Key Identifier" in str(error)
-
-
-def test_mutual_tls(certificates):
-    """A server that demands a client certificate takes ours."""
-    with tls_server(certificates, "verify: true") as server:
-        opts = options(
-            server.url,
-            tls_ca_file=str(certificates / "ca.pem"),
-            tls_cert_file=str(certificates / "client.pem"),
-            tls_key_file=str(certificates / "client.key"),
-        )
-
-        assert "memory" in account_info(opts)

@@ -68,40 +68,6 @@ def test_a_snapshot_is_the_reduction_of_the_range(range_df, js, new_stream, publ
         whole.unpersist()
 
 
-def test_the_address_example_as_a_table(spark, nats_server, new_stream, publish):
-    """A bucket is a table to SQL, too: now, as of a revision, and its history."""
-    bucket = f"B{new_stream()}"
-    new_stream(name=f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"], max_msgs_per_subject=5)
-    user = f"$KV.{bucket}.1234"
-    publish(
-        [
-            (f"{user}.name", b"Bob"),
-            (f"{user}.surname", b"Smith"),
-            (f"{user}.address", b"1 Main Street"),
-            (f"{user}.address", b"10 Oak Lane"),
-        ]
-    )
-
-    def table(**options):
-        given = {"servers": nats_server.url, "bucket": bucket} | options
-        texts = ", ".join(f"{name} '{value}'" for name, value in given.items())
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW users USING jetstream OPTIONS ({texts})")
-        return spark.sql("SELECT key, cast(value AS STRING) value, revision, operation FROM users")
-
-    def rows(*wanted):
-        return spark.createDataFrame(
-            [(f"1234.{key}", value, revision, "PUT") for key, value, revision in wanted],
-            "key STRING, value STRING, revision BIGINT, operation STRING",
-        )
-
-    name, surname = ("name", "Bob", 1), ("surname", "Smith", 2)
-    old, new = ("address", "1 Main Street", 3), ("address", "10 Oak Lane", 4)
-
-    assert_df_equality(table(), rows(name, surname, new), ignore_row_order=True)
-    assert_df_equality(table(upToSequence=3), rows(name, surname, old), ignore_row_order=True)
-    assert_df_equality(table(history=True), rows(name, surname, old, new), ignore_row_order=True)
-
-
 FILTERS = {
     "subject": "subject = '{name}.1.7'",
     "subjects": "subject IN ('{name}.1.7', '{name}.0.2')",

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from ..kits.options import BELOW
 from ..kits.sources import numbered
@@ -45,39 +44,6 @@ def test_every_message_is_delivered_once(run_query, new_stream, publish, layout,
     assert {row.stream for row in rows} == (
         {f"{prefix}-0", f"{prefix}-1"} if layout == "streams" else {prefix}
     )
-
-
-@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
-def test_retention(run_query, new_stream, publish, js, retention):
-    """On every retention each message comes once; committed ones leave interest and queues."""
-    name = new_stream(retention=retention)
-    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.x",
-               "maxRecordsPerTrigger": 40}  # fmt: skip
-    run_query(**options)  # makes the consumers: an interest stream keeps nothing before
-    publish(numbered(name, 100, 2))
-    first = run_query(**options)
-    left = js.stream_info(name).messages
-    publish(numbered(name, 2, 2, start=100))
-    second = run_query(**options)
-
-    assert first.sequences == list(range(1, 101))
-    assert second.sequences == [101, 102]
-    assert left == (100 if retention == "limits" else 0)
-    assert js.stream_info(name).messages == (102 if retention == "limits" else 0)
-
-
-def test_max_records_per_trigger(run_query, new_stream, publish):
-    """No batch exceeds maxRecordsPerTrigger, over all partitions together."""
-    name = new_stream()
-    publish(numbered(name, 250, 3))
-    run = run_query(
-        stream=name, partitions=3, partitionSubject=f"{name}.{{partition}}.>",
-        maxRecordsPerTrigger=60,
-    )  # fmt: skip
-
-    assert run.sequences == list(range(1, 251))
-    assert max(run.sizes) <= 60
-    assert len(run.sizes) <= 7
 
 
 def test_max_bytes_per_trigger(run_query, new_stream, publish):
@@ -220,45 +186,3 @@ def test_offsets_beyond_2_to_the_53(run_query, new_stream, publish):
 
     assert one.sequences == [first + i for i in range(5)]
     assert two.sequences == [first + 5, first + 6]
-
-
-@pytest.mark.parametrize(
-    ("starting", "expected"),
-    [
-        ({"startingOffsets": "earliest"}, [1, 2, 3, 4, 5, 6]),
-        ({}, [1, 2, 3, 4, 5, 6]),
-        ({"startingOffsets": "latest"}, []),
-        ({"startingOffsets": '{"0": 3, "1": "latest"}'}, [3, 5]),
-        ({"startingOffsets": '{"1": 6}'}, [1, 3, 5, 6]),
-        ({"startingTimestamp": "-1h"}, [1, 2, 3, 4, 5, 6]),
-        ({"startingTimestamp": "2001-01-01T00:00:00Z"}, [1, 2, 3, 4, 5, 6]),
-    ],
-    ids=["earliest", "default", "latest", "json", "json-partial", "relative", "absolute"],
-)
-def test_starting(run_query, new_stream, publish, starting, expected):
-    """A query starts where its options say, and after a start it never looks at them again."""
-    name = new_stream()
-    publish(numbered(name, 6, 2))
-    options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>"}
-    first = run_query(**options, **starting)
-    publish(numbered(name, 2, 2))
-    second = run_query(**options, **starting)
-
-    assert first.sequences == expected
-    assert second.sequences == [7, 8]
-
-
-def test_expired_messages_fail_the_query(run_query, new_stream, publish, js):
-    """Messages that left unread end the query, or it goes on with what is left."""
-    name = new_stream(max_msgs=50)
-    publish(numbered(name, 20))
-    run_query(stream=name)
-    publish(numbered(name, 100))
-    with pytest.raises(
-        StreamingQueryException, match="DataLossError.*sequences 21 to 70"
-    ) as failed:
-        run_query(stream=name)
-    lenient = run_query(stream=name, failOnDataLoss="false")
-
-    assert "failOnDataLoss=false" in str(failed.value)
-    assert lenient.sequences == list(range(71, 121))

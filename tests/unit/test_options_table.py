@@ -416,6 +416,11 @@ REFUSED = [
                           ("batch", "2"))),
     ("range", NUMBERED | {"sequence": "1"}, "stream"),
     ("range", NUMBERED | {"multiLast": "a", "upToSequence": "1"}, "upToSequence"),
+    *(("stream", {"bucket": "B", name: value}, name)
+      for name, value in (("stream", "S"), ("subject", "x"), ("partitions", "2"),
+                          ("includeCount", "true"), ("keys", "a.*,*.b"), ("history", "true"))),
+    ("stream", {"stream": "S", "keys": "a"}, "keys"),
+    ("stream", {"bucket": "B"} | OVERFLOW, "bucket"),
     *((kind, {"bucket": "B", "keys": text}, "keys: matches no key")
       for kind in ("stream", "range") for text in ("J*", "user.*, a.b>")),
     # ── several streams ──

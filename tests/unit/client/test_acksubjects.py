@@ -91,10 +91,3 @@ def test_a_claim_of_another_consumer_is_none(subject):
     """What cannot be acknowledged as the consumer's own is not taken."""
     with pytest.raises(ReadError, match="need the plain form of ack subjects"):
         taken(subject)
-
-
-@pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))
-def test_no_claim_of_what_is_no_ack_subject(subject):
-    """No number of another place, or none at all, becomes a claim."""
-    with pytest.raises(ProtocolError):
-        taken(subject)

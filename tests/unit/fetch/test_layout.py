@@ -39,6 +39,12 @@ def test_whoever_numbers_gives_n(kind):
         resolve(kind("f.{{partition(2,1)}}.>"), partitions="3")
 
 
+def test_transforms_that_disagree_are_refused():
+    """A stream whose transforms make different partitions has no layout to follow."""
+    with pytest.raises(OptionError, match="disagree"):
+        resolve(sources("f.{{partition(2,1)}}.>", "f.{{partition(8,1)}}.>"))
+
+
 def test_without_options_there_is_one_partition():
     """A plain stream is one unfiltered partition, and every message belongs to it."""
     layout = resolve()
