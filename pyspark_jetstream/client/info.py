@@ -82,11 +82,6 @@ class StreamInfo:
         return int(self.config.get("first_seq") or 1)
 
     @property
-    def removed(self) -> int:
-        """Messages that have left the stream so far; it never goes down."""
-        return self.last_seq - self.messages
-
-    @property
     def retention(self) -> str:
         """`limits`, `interest` or `workqueue`."""
         return str(self.config.get("retention", "limits"))

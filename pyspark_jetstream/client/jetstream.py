@@ -181,14 +181,6 @@ class JetStream:
         calls = [(api, json.dumps({"subject": subject}).encode()) for subject in subjects]
         return [names[0] if names else None for names, _ in self._answers(calls, _names)]
 
-    def deleted(self, stream: str) -> list[int]:
-        """The sequences missing between the stream's first and last."""
-
-        def deleted(answer: dict[str, Any]) -> list[int]:
-            return list(answer["state"].get("deleted") or [])
-
-        return self.call(f"STREAM.INFO.{stream}", {"deleted_details": True}, deleted)
-
     def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
         """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
         subject = f"{self.prefix}.STREAM.INFO.{stream}"

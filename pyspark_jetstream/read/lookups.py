@@ -25,12 +25,12 @@ from ..client.patience import Patience
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.directcalls import DirectCalls
-from ..fetch.pace import FAR_S, answer_s
+from ..fetch.pace import FAR_S
 
 _TOGETHER: Final = 128
 """
 Names of one request. The server would take 1,024, but writers wait while it looks them up: 10 µs
-each, and as of the past longer.
+each, and as of the past 150 µs.
 """
 
 _TOGETHER_FAR: Final = 1_000
@@ -54,19 +54,13 @@ class Lookups:
 
     Args:
         replicas: servers that have the stream.
-        past_us: what it takes to look up one subject that has changed since.
     """
 
-    def __init__(
-        self, client: Client, stream: str, sequence: int, replicas: int, past_us: float
-    ) -> None:
+    def __init__(self, client: Client, stream: str, sequence: int, replicas: int) -> None:
         self._client = client
         self._calls = DirectCalls(client, stream)
         self._sequence = sequence
         self._replicas = replicas
-        longest_s = answer_s(client.options.max_publish_delay_s)
-        self._past = max(1, min(_TOGETHER, int(1e6 * longest_s / past_us)))
-        """Names of one request as of the past."""
 
     def last(
         self, names: Sequence[str], rows: Callable[[list[Found]], T]
@@ -87,7 +81,7 @@ class Lookups:
         patience = Patience(self._client.options.request_timeout_s, len(changed))
         while changed:
             left: list[str] = []
-            for part in _shards(changed, self._past):
+            for part in _shards(changed, _TOGETHER):
                 there = self._at(self._with_past(part, without))
                 if there:
                     yield rows(there)

@@ -2,7 +2,7 @@
 `spark.read` with `multiLast`: the last message of every subject, all as of one sequence, the point.
 
 The driver fixes the point and chooses the way in which tasks find the messages (`snapshotread`).
-Costs are µs of server and client together, measured on nats-server 2.15.1.
+Costs are of server and client together, measured on nats-server 2.15.1.
 """
 
 from __future__ import annotations
@@ -32,29 +32,23 @@ from .snapshotread import BackRead, NamedRead, Point, PointRead, WholeRead
 
 logger = get_logger(__name__)
 
-_LISTING_PAGE: Final = 100_000
-"""Subjects of one page of STREAM.INFO (jetstream_api.go, JSMaxSubjectDetails)."""
-
 _MOST_NAMES: Final = 1_000_000
 """Subjects whose names a driver holds."""
 
-_LISTED_US: Final = 1.4
-"""One subject, in each page of a listing: the server goes through all of them for every page."""
-
-_LOOKED_UP_US: Final = 18.0
-"""One subject by `multi_last`."""
-
-_LOOKED_UP_PAST_US: Final = 150.0
-"""The same at a sequence in the past, for a subject that changed since, in file storage."""
-
-_WALKED_US: Final = 0.2
+_MOST_IN_MEMORY: Final = 1_000
 """
-One message that memory storage goes back from that sequence to find the subject's last one: about
-as far as there are subjects.
+The same of a stream in memory, where to look up one that changed since takes as long as there are
+subjects.
 """
 
-_READ_US: Final = 7.0
-"""One message that is read back from the point."""
+_BY_NAME: Final = 3
+"""
+Messages a subject from which on names are cheaper: one is looked up in 20 µs, and a message read
+back in 7.
+"""
+
+_BY_NAME_PAST: Final = 22
+"""The same of a point in the past, where one that changed since is looked up in 150 µs."""
 
 _TASK_MESSAGES: Final = 50_000
 
@@ -110,7 +104,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
         filters = self._filters(layout, partition)
         if not filters or end < info.first_seq or not info.messages:
             return []
-        point = Point(end, info.created, info.removed, info.num_deleted, None, is_past)
+        point = Point(end, info.created, None, is_past)
         common: dict[str, Any] = {
             "partition": partition,
             "stream": stream,
@@ -132,7 +126,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
             last, names = _names(js, stream, filters)
             if names is not None:
                 point = point if asked is not None else replace(point, sequence=last)
-                common |= {"end": point.sequence, "point": point, "past_us": _past_us(info)}
+                common |= {"end": point.sequence, "point": point}
                 packed = [zlib.compress("\n".join(part).encode(), 1) for part in self._cut(names)]
                 return [NamedRead(**common, names=each) for each in packed]
         if not is_past:
@@ -231,17 +225,11 @@ def choose_way(
     if is_all and info.messages == info.num_subjects and not point.is_past:
         return "whole"
     size = info.num_subjects if is_all else _matching(js, info, filters)
-    page_us = _LISTED_US * size
-    delay_s = js.client.options.max_publish_delay_s
-    if size > _MOST_NAMES or (delay_s is not None and page_us > 1e6 * delay_s):
-        return "back"
-    pages = -(-size // _LISTING_PAGE)
-    # In memory what changes while it is read would take too long.
-    dear = point.is_past or _in_memory(info)
-    by_names_us = pages * page_us + (_past_us(info) if dear else _LOOKED_UP_US) * size
+    most = _MOST_IN_MEMORY if info.config.get("storage") == "memory" else _MOST_NAMES
     length = info.last_seq - info.first_seq + 1
     messages = info.messages * (point.sequence - info.first_seq + 1) // length
-    return "names" if by_names_us < _READ_US * messages else "back"
+    least = size * (_BY_NAME_PAST if point.is_past else _BY_NAME)
+    return "names" if size <= most and least < messages else "back"
 
 
 def takes_all(filters: Sequence[str], info: StreamInfo) -> bool:
@@ -252,16 +240,6 @@ def takes_all(filters: Sequence[str], info: StreamInfo) -> bool:
     return bool(taken and not info.is_filled) and all(
         any(subjects.covers(filter_, subject) for filter_ in filters) for subject in taken
     )
-
-
-def _in_memory(info: StreamInfo) -> bool:
-    return info.config.get("storage") == "memory"
-
-
-def _past_us(info: StreamInfo) -> float:
-    """µs to look up one subject, that has changed since, in the past."""
-    walked = max(_LOOKED_UP_US, _WALKED_US * info.num_subjects)
-    return walked if _in_memory(info) else _LOOKED_UP_PAST_US
 
 
 def _matching(js: JetStream, info: StreamInfo, filters: Sequence[str]) -> int:

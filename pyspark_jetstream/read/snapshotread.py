@@ -19,6 +19,7 @@ what it had (`_gone`).
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -56,9 +57,6 @@ _NOTHING: Final = pa.schema(
 _NAMED: Final = 1_000
 """Subjects that an error names to a program."""
 
-_DELETED: Final = 10_000
-"""Missing sequences of a stream that are still looked at one by one."""
-
 _COUNTED: Final = 1_000
 """Subjects whose messages the leader counts at one time."""
 
@@ -69,10 +67,6 @@ class Point:
 
     sequence: int
     created: str
-    removed: int
-    """Messages that had left the stream."""
-    deleted: int
-    """Sequences missing between its first and last."""
     held: int | None
     """What it had at the point of what a task counts; None in the past, or where names tell."""
     is_past: bool
@@ -89,15 +83,15 @@ Rows = Generator[pa.RecordBatch, None, Lost]
 
 
 @dataclass(frozen=True, slots=True)
-class PointRead(Slice):
+class PointRead(Slice, ABC):
     """The work of a task: messages of `(start, end]`, of which the last one is the point."""
 
     layout: Layout = field(kw_only=True, repr=False)
     point: Point = field(kw_only=True)
 
+    @abstractmethod
     def rows(self, client: Client, info: StreamInfo) -> Rows:
         """The rows; then what is lost. Each way below has its own."""
-        raise NotImplementedError
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """
@@ -112,13 +106,11 @@ class PointRead(Slice):
         return batches if classify is None else numbered(batches, "subject", classify)
 
     def _checked(self, client: Client) -> Iterator[pa.RecordBatch]:
-        js = JetStream(client)
-        info = js.stream_info(self.stream)
+        info = JetStream(client).stream_info(self.stream)
         if info.created != self.point.created:
             self._report(Lost(0), "the stream was made anew; read again")
             return
         lost = yield from self.rows(client, info)
-        info = js.stream_info(self.stream)
         if lost.number:
             self._report(
                 lost,
@@ -126,12 +118,6 @@ class PointRead(Slice):
                 " gone, or may be: their messages were replaced, deleted, purged or expired. Keep"
                 " more per subject (max_msgs_per_subject), ask for a later point, or leave such"
                 " subjects out with failOnDataLoss=false",
-            )
-        elif _was_deleted(self.point, info):
-            self._report(
-                Lost(0),
-                "messages were deleted while the snapshot was read, and the last of a subject may"
-                " have been among them; read again when that has ended",
             )
 
     def _report(self, lost: Lost, what: str) -> None:
@@ -155,12 +141,10 @@ class NamedRead(PointRead):
     """Subjects by name."""
 
     names: bytes = field(kw_only=True, repr=False)
-    past_us: float = field(kw_only=True)
-    """What it takes to look up one of them as of the past."""
 
     def rows(self, client: Client, info: StreamInfo) -> Rows:
         builder = RowBuilder.of(self)
-        lookups = Lookups(client, self.stream, self.point.sequence, info.replicas, self.past_us)
+        lookups = Lookups(client, self.stream, self.point.sequence, info.replicas)
         without = yield from lookups.last(
             zlib.decompress(self.names).decode().split("\n"),
             lambda found: record_batch(builder, found),
@@ -295,18 +279,6 @@ def any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:
 # ── what is gone ─────────────────────────────────────────────────────────────────────────────
 
 
-def _was_deleted(point: Point, info: StreamInfo) -> bool:
-    """
-    Whether messages were deleted since the point that no limit would have removed. With a limit per
-    subject nothing tells.
-    """
-    if _per_subject(info):
-        return False
-    if _by_limits(info) or info.retention != "limits":
-        return info.num_deleted > point.deleted
-    return info.removed > point.removed
-
-
 def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]) -> list[str]:
     """
     Of subjects that have messages beyond the point only, with the headers of the first of these,
@@ -319,30 +291,18 @@ def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]
     if not later:
         return []
     info = js.stream_info(stream)
-    if point.is_past and _is_whole(js, point, info):
-        return []
+    if point.is_past and info.first_seq <= info.origin and not info.num_deleted:
+        return []  # it is whole
     limit = _per_subject(info)
     if point.is_past and (not limit or _by_limits(info)):
         return list(later)
     gone = [name for name, headers in later.items() if purges(headers) or limit == 1]
-    if limit > 1:
-        left = list(later.keys() - gone)
-        for low in range(0, len(left), _COUNTED):
-            part = left[low : low + _COUNTED]
-            pages = js.subject_pages(stream, [(name, 0) for name in part])
-            gone += [
-                name
-                for name, page in zip(part, pages, strict=True)
-                if page.counts.get(name, limit) >= limit
-            ]
+    left = [name for name in later if name not in gone] if limit > 1 else []
+    for low in range(0, len(left), _COUNTED):
+        part = left[low : low + _COUNTED]
+        counts = js.subject_counts(stream, part)[1]
+        gone += [name for name in part if counts.get(name, limit) >= limit]
     return gone
-
-
-def _is_whole(js: JetStream, point: Point, info: StreamInfo) -> bool:
-    """Whether the stream holds every sequence up to the point, as far as its leader says."""
-    if info.first_seq > info.origin or info.num_deleted > _DELETED:
-        return False
-    return not info.num_deleted or min(js.deleted(info.name)) > point.sequence
 
 
 def _per_subject(info: StreamInfo) -> int:

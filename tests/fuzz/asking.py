@@ -49,7 +49,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "subject_pages": lambda js: js.subject_pages("S", [(">", 0), ("s.*", 1)]),
     "subject_counts": lambda js: js.subject_counts("S", ["s.>"]),
     "listed": lambda js: list(js.listed("S", ["s.>"])[1]),
-    "deleted": lambda js: js.deleted("S"),
     "message_get": lambda js: js.message_get("S", seq=3),
     "messages": lambda js: js.messages("S", [{"seq": 3}, {"seq": 4}, {"seq": 999}]),
     "messages_of": lambda js: js.messages_of([("S", {"seq": 4}), ("S", {"seq": 999})]),
@@ -117,7 +116,7 @@ def _use(value: Any) -> None:
         for each in value:
             _use(each)
     elif isinstance(value, StreamInfo):
-        for each in ("origin", "removed", "retention", "allow_direct"):
+        for each in ("origin", "retention", "allow_direct"):
             getattr(value, each)
         _ = value.keeps_history
         add_stream(Report("", ""), value, "`{}`".format)

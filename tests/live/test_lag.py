@@ -155,8 +155,8 @@ def replicated(monkeypatch):
     """Lets the plan take the stream for one with replicas, as only a cluster has them."""
     real = lookups.Lookups.__init__
 
-    def init(self, client, stream, sequence, replicas, past_us):
-        real(self, client, stream, sequence, 3, past_us)
+    def init(self, client, stream, sequence, replicas):
+        real(self, client, stream, sequence, 3)
 
     monkeypatch.setattr(lookups.Lookups, "__init__", init)
 
@@ -172,7 +172,7 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
         client = Client(connection_of(server.url, request_timeout_s=5.0))
         with LaggingReplica(patient.options, "S", old, True):
             for pin in (3, 2):
-                lookup = lookups.Lookups(client, "S", pin, replicas=3, past_us=150.0)
+                lookup = lookups.Lookups(client, "S", pin, replicas=3)
                 with pytest.raises(ReadTimeoutError, match="requestTimeout.*replicas that lag"):
                     list(lookup.last(["S.0"], len))
         client.close()

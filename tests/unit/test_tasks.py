@@ -17,10 +17,10 @@ from pyspark_jetstream.tasks.rows import ReadTask, read_task
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
 RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, layout=LAYOUT)
-POINT = Point(9, "t0", 0, 0, None, False)
+POINT = Point(9, "t0", None, False)
 PICK = NamedRead(
     None, "S", None, 0, 9, None, False, True,
-    layout=LAYOUT, point=POINT, names=b"names", past_us=150.0,
+    layout=LAYOUT, point=POINT, names=b"names",
 )  # fmt: skip
 WORKS = (
     RANGE,

@@ -22,9 +22,9 @@ def stored(count, subjects, sizes=(3,)):
     ]
 
 
-def looked_up(server, pin, past_us=100.0):
+def looked_up(server, pin):
     names = list(dict.fromkeys(m.subject for m in server.messages))
-    pages = Lookups(server, "S", pin, 1, past_us).last(names, list)
+    pages = Lookups(server, "S", pin, 1).last(names, list)
     return {m.subject.decode(): m.sequence for page in pages for m in page}
 
 
@@ -50,17 +50,6 @@ def test_near_the_server_one_request_is_under_way():
     assert looked_up(server, 2_000) == last_at(messages, 2_000)
     assert server.together == 1
     assert max(len(query["multi_last"]) for query in server.asked) == 128
-
-
-@pytest.mark.parametrize(("cost", "names"), [(100.0, 128), (1_000.0, 16), (1e6, 1)])
-def test_a_request_for_the_past_takes_no_longer_than_publishes_may_wait(cost, names):
-    """Its names are as many as are looked up in 16 ms, one at least."""
-    messages = stored(400, 200)
-    server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
-
-    assert looked_up(server, 200, cost) == last_at(messages, 200)
-    of_past = [len(query["multi_last"]) for query in server.asked if "up_to_seq" in query]
-    assert max(of_past) == names
 
 
 def test_subjects_that_changed_since_are_asked_about_together():
