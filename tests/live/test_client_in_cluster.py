@@ -13,8 +13,6 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ApiError, RequestTimeoutError
-from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import Slice
 
 from ..kits.clients import options
 from ..kits.replicas import create, fill
@@ -38,70 +36,6 @@ def replicated(js, name, count):
     while not leader(js, name):
         time.sleep(0.05)
     fill(js, name, count)
-
-
-def start(client, name):
-    """A read of 50,000 messages by direct get; `test_own` has the other way."""
-    return read_direct(client, Slice(0, name, None, 0, 50_000, 50_000, False, True))
-
-
-def numbers(batches):
-    return [seq for batch in batches for seq in batch.column("sequence").to_pylist()]
-
-
-@pytest.mark.slow
-def test_a_leader_steps_down(cluster):
-    """A read goes on exactly when the leader of its stream steps down in the middle."""
-    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
-    js, client = JetStream(admin), Client(admin.options)
-    name = "STEP"
-    replicated(js, name, 50_000)
-    batches = start(client, name)
-    found = numbers([next(batches)])
-    js.call(f"STREAM.LEADER.STEPDOWN.{name}")
-    found += numbers(batches)
-    js.call(f"STREAM.DELETE.{name}")
-    admin.close()
-    client.close()
-
-    assert found == list(range(1, 50_001))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["connected", "leader"])
-def test_a_server_dies(cluster, victim):
-    """A read is exact when its server, or its stream's leader, is killed in the middle."""
-    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
-    js = JetStream(admin)
-    name = f"DIE-{victim}"
-    replicated(js, name, 50_000)
-    by_name = {server.name: server for server in cluster.servers}
-    leading = by_name[leader(js, name)]
-    others = [server for server in cluster.servers if server is not leading]
-    if victim == "leader":
-        # Connected to another one, so that only the leader goes.
-        client = Client(options(others[0].url, others[1].url, request_timeout_s=30.0))
-        batches = start(client, name)
-        found = numbers([next(batches)])
-        if leading.name == client.connection.info["server_name"]:
-            client.drop()
-        dead = leading
-    else:
-        client = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
-        batches = start(client, name)
-        found = numbers([next(batches)])
-        dead = by_name[client.connection.info["server_name"]]
-    dead.kill()
-    try:
-        found += numbers(batches)
-    finally:
-        dead.restart()
-        cluster.await_leader()
-        js.call(f"STREAM.DELETE.{name}")
-        admin.close()
-        client.close()
-
-    assert found == list(range(1, 50_001))
 
 
 @pytest.mark.slow

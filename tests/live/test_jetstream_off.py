@@ -12,16 +12,14 @@ from pyspark_jetstream.client.connection import Client, Reply
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.errors import ApiError
-from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
 from ..kits.accounts import ACCOUNT, switch
 from ..kits.options import connection_of
-from ..kits.ranges import fill, reading, sequences
+from ..kits.ranges import fill, ranged, reading, sequences
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
-from .test_directget import reading as direct_reading
 
 MESSAGES = 30_000
 
@@ -74,7 +72,7 @@ def test_a_read_goes_on(server, js, caplog, mode):
     if mode == "consumer":
         batches = reading("S", MESSAGES).batches(js.client)
     else:
-        batches = read_direct(js.client, direct_reading("S", 0, MESSAGES))
+        batches = ranged("S", MESSAGES).batches(js.client)
     first = sequences([next(batches)])
     rest = while_off(server, caplog, lambda: sequences(batches))
 

@@ -9,14 +9,12 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.pace import appetite_of
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
-from ..kits.ranges import fill, reading, sequences
+from ..kits.ranges import fill, ranged, reading, sequences
 from ..kits.servers import DevServer
-from .test_directget import reading as direct_reading
 
 MESSAGES = 1_500
 SIZE = 4_000
@@ -48,7 +46,7 @@ def consumed(client):
 
 
 def got(client):
-    return sequences(read_direct(client, direct_reading("S", 0, MESSAGES)))
+    return sequences(ranged("S", MESSAGES).batches(client))
 
 
 def called(client):

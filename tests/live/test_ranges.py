@@ -1,4 +1,4 @@
-"""Reading a range by a consumer of the attempt's own, whatever happens to it meanwhile."""
+"""Reading a range, by a consumer of the attempt's own or by direct get, whatever happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.peer import Presence
-from pyspark_jetstream.errors import ApiError, DataLossError
+from pyspark_jetstream.errors import ApiError, DataLossError, ReadTimeoutError
 from pyspark_jetstream.fetch import own
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.fetch.own import NAMES
@@ -32,6 +32,7 @@ from ..kits.proxy import Proxy
 from ..kits.ranges import delete, fill, options, ranged, reading, rows, sequences
 from ..kits.seeds import fresh
 from ..kits.servers import DevCluster, DevServer
+from ..kits.snapshots import stored
 
 FORBIDDING = """
 accounts {
@@ -79,11 +80,19 @@ def by_direct_get(monkeypatch):
     return began
 
 
+def read_by(way, stream, end, filter_=None, **fields):
+    """A read of a range in one of the two ways."""
+    return replace(reading(stream, end, filter_, **fields), group={"own": "spark"}.get(way))
+
+
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "uncounted"])
 @pytest.mark.parametrize("by", ["nothing", "filter", "dropping"])
-def test_exact_ranges(js, new_stream, publish, counted, by):
+@pytest.mark.parametrize(
+    ("way", "storage"), [("own", "file"), ("direct", "file"), ("direct", "memory")]
+)
+def test_exact_ranges(js, new_stream, publish, way, storage, counted, by):
     """Any range gives exactly its messages in order, whoever filters; no consumer is left."""
-    stream = new_stream()
+    stream = new_stream(storage=storage)
     publish([(f"{stream}.{i % 2}.x", b"%d" % i) for i in range(1, 1801)])
     publish([(f"{stream}.1.x", b"%d" % i) for i in range(1801, 2001)])
     gone = {1, 2, 3, *range(500, 620), 1000, *range(1390, 1401), 2000}
@@ -101,8 +110,8 @@ def test_exact_ranges(js, new_stream, publish, counted, by):
     ranges += [(700, 700), (1801, 2000), (1799, 1999), (0, 500), (0, 2000), (9, 3)]
     for start, end in ranges:
         expected = [seq for seq in there if start < seq <= end]
-        read = reading(
-            stream, end, f"{stream}.0.>" if by == "filter" else None, start=start,
+        read = read_by(
+            way, stream, end, f"{stream}.0.>" if by == "filter" else None, start=start,
             partition=None if all_of else 0, layout=layout,
             expected=len(expected) if counted else None,
         )  # fmt: skip
@@ -117,7 +126,7 @@ def test_exact_ranges(js, new_stream, publish, counted, by):
 
 @pytest.mark.parametrize("seed", fresh(__name__))
 def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
-    """Whatever messages were stored with, direct get and own consumer give the same rows."""
+    """Whatever messages were stored with, both ways give the rows that the leader holds."""
     rng = random.Random(seed)
     stream = new_stream()
     blocks = [*ODD.values(), *(block for block, _ in SOUND.values())]
@@ -141,13 +150,13 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
     while (last := js.stream_info(stream).last_seq) < 1500:
         assert time.monotonic() < until, last
         time.sleep(0.01)
-    found = []
+    there = {seq: (m["subject"], m["data"]) for seq, m in stored(js, stream).items()}
     for headers in (True, False):
         direct = ranged(stream, 1500, partition=0, expected=1500, include_headers=headers)
         mine = replace(direct, group="spark")
         found = [rows(js.client, read) for read in (direct, mine)]
 
-        assert len(found[0]) == 1500
+        assert {row["sequence"]: (row["subject"], row["data"]) for row in found[0]} == there
         assert found[1] == found[0]
 
 
@@ -295,15 +304,16 @@ def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
     assert kept(js, deep) == []
 
 
-def test_a_server_that_is_killed_and_comes_back():
-    """The consumer is gone with the server; the read goes on behind its last row."""
+@pytest.mark.parametrize("way", ["own", "direct"])
+def test_a_server_that_is_killed_and_comes_back(way):
+    """The read goes on behind its last row, also where its consumer is gone with the server."""
     with DevServer() as server:
         client = Client(options(server))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         fill(js, "S", 50_000)
         reader = Client(options(server, request_timeout_s=30.0))
-        batches = reading("S", 50_000, expected=50_000).batches(reader)
+        batches = read_by(way, "S", 50_000, expected=50_000).batches(reader)
         found = sequences([next(batches)])
         server.kill()
         server.restart()
@@ -316,49 +326,32 @@ def test_a_server_that_is_killed_and_comes_back():
     assert left == []
 
 
-@pytest.mark.parametrize("forbidden", ["CREATE", "DELETE"])
-def test_who_may_not_make_consumers(forbidden, by_direct_get):
-    """Without the right to make consumers a task reads by direct get; undeleted ones expire."""
-    config = FORBIDDING % f"$JS.API.CONSUMER.{forbidden}.>"
-    with DevServer(config) as server:
-        admin = Client(connection_of(server.url, user="admin", password=Secret("x")))
-        reader = Client(connection_of(server.url, user="reader", password=Secret("x")))
+REFUSING = {
+    "CREATE": FORBIDDING % "$JS.API.CONSUMER.CREATE.>",
+    "DELETE": FORBIDDING % "$JS.API.CONSUMER.DELETE.>",
+    "MSG.NEXT": FORBIDDING % "$JS.API.CONSUMER.MSG.NEXT.>",
+    "max_request_batch": "jetstream { limits { max_request_batch: 250 } }",
+}
+
+
+@pytest.mark.parametrize("what", REFUSING)
+def test_where_the_server_refuses(what, by_direct_get):
+    """Without consumers or pulls all is read by direct get; what may not be deleted expires."""
+    reader = {"user": "reader", "password": Secret("x")} if "reader" in REFUSING[what] else {}
+    with DevServer(REFUSING[what]) as server:
+        admin = Client(connection_of(server.url, **(reader and reader | {"user": "admin"})))
+        client = Client(connection_of(server.url, **reader))
         js = JetStream(admin)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         fill(js, "S", 3000)
-        found = sequences(reading("S", 3000, expected=3000).batches(reader))
+        found = sequences(reading("S", 3000, expected=3000).batches(client))
+        left = what == "DELETE" or kept(js, "S")
         admin.close()
-        reader.close()
+        client.close()
 
     assert found == list(range(1, 3001))
-    assert len(by_direct_get) == (forbidden == "CREATE")
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        FORBIDDING % "$JS.API.CONSUMER.MSG.NEXT.>",
-        "jetstream { limits { max_request_batch: 250 } }",
-    ],
-    ids=["not granted", "max_request_batch"],
-)
-def test_where_the_server_refuses_the_pulls(config, by_direct_get):
-    """The consumer can be made, but not pulled from: all is read in the other way."""
-    user = {"user": "reader", "password": Secret("x")} if "reader" in config else {}
-    with DevServer(config) as server:
-        admin = Client(connection_of(server.url, **(user and user | {"user": "admin"})))
-        reader = Client(connection_of(server.url, **user))
-        js = JetStream(admin)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        fill(js, "S", 3000)
-        found = sequences(reading("S", 3000, expected=3000).batches(reader))
-        left = kept(js, "S")
-        admin.close()
-        reader.close()
-
-    assert found == list(range(1, 3001))
-    assert len(by_direct_get) == 1
-    assert left == []
+    assert len(by_direct_get) == (what != "DELETE")
+    assert left == (what == "DELETE" or [])
 
 
 def test_where_consumers_may_not_live_so_long(js, new_stream, by_direct_get):
@@ -396,8 +389,9 @@ def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps down", "dies"])
-def test_in_a_cluster(monkeypatch, how):
-    """Each message comes once though the leader steps down or the consumer's server dies."""
+@pytest.mark.parametrize("way", ["own", "direct"])
+def test_in_a_cluster(monkeypatch, way, how):
+    """Each message comes once though the leader steps down or the server dies that reads."""
     monkeypatch.setattr(own, "_INACTIVE_S", 10.0)
     with DevCluster(3) as cluster:
         admin = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
@@ -406,10 +400,11 @@ def test_in_a_cluster(monkeypatch, how):
         replicas.create(js, config)
         replicas.fill(js, "S", 60_000)
         reader = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
-        batches = reading("S", 60_000, expected=60_000).batches(reader)
+        batches = read_by(way, "S", 60_000, expected=60_000).batches(reader)
         found = sequences([next(batches)])
-        (listed,) = js.consumer_list("S")[0]
-        at = next(s for s in cluster.servers if s.name == listed["cluster"]["leader"])
+        clusters = [each["cluster"] for each in js.consumer_list("S")[0]]
+        leader = (*clusters, js.stream_info("S").cluster)[0]["leader"]
+        at = next(s for s in cluster.servers if s.name == leader)
         if how == "dies":
             at.kill()
         else:
@@ -457,3 +452,76 @@ def test_far_away_pulls_wait_at_the_server(
 
     assert found == list(range(1, 1001))
     assert pulls[0] == together
+
+
+# ── what direct get alone meets ──────────────────────────────────────────────────────────────
+
+
+def test_messages_larger_than_one_request_may_bring():
+    """A message larger than a request's byte limit is read all the same."""
+    with DevServer("max_payload: 16MB") as server:
+        client = Client(options(server, request_timeout_s=5.0))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 3, bytes(15 << 20))
+        found = rows(client, ranged("S", 3, expected=3))
+        client.close()
+
+    assert [len(row["data"]) for row in found] == [15 << 20] * 3
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(how):
+    """When no server comes back within requestTimeout, the read's error says so."""
+    with DevServer() as server:
+        client = Client(options(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 50_000)
+        hasty = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
+        batches = ranged("S", 50_000).batches(hasty)
+        next(batches)
+        getattr(server, how)()
+
+        with pytest.raises(ReadTimeoutError, match="requestTimeout"):
+            sequences(batches)
+        if how == "pause":
+            server.resume()
+        hasty.close()
+        client.close()
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+def test_a_stream_that_ends_before_what_was_counted_is_data_loss(js, new_stream, publish, fail):
+    """An older copy of it was restored since, or its server lost what it had stored."""
+    stream = new_stream()
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    read = ranged(stream, 12, expected=12, fail_on_data_loss=fail)
+
+    if fail:
+        with pytest.raises(DataLossError, match="2 of 12 .* the stream ends at sequence 10"):
+            rows(js.client, read)
+    else:
+        assert len(rows(js.client, read)) == 10
+
+
+def test_replaced_messages_are_no_data_loss(js, new_stream, publish):
+    """Where streams keep the last message of a subject, what was replaced is not lost."""
+    stream = new_stream(max_msgs_per_subject=1)
+    publish([(f"{stream}.{i % 10}", b"%d" % i) for i in range(100)])
+
+    found = sequences(ranged(stream, 100, expected=100).batches(js.client))
+    assert found == list(range(91, 101))
+
+
+@pytest.mark.parametrize("filter_", [None, "a", "nothing"])
+def test_empty_ranges(js, new_stream, publish, filter_):
+    """A range beyond the stream's end, of an empty stream or of a purged one ends without rows."""
+    stream = new_stream()
+    full = f"{stream}.{filter_}" if filter_ else None
+    assert rows(js.client, read_by("direct", stream, 10, full)) == []
+    publish([(f"{stream}.a", b"") for _ in range(10)])
+    js.purge(stream, None, 11)
+
+    assert rows(js.client, read_by("direct", stream, 10, full)) == []
+    assert rows(js.client, read_by("direct", stream, 500, full, start=10)) == []
