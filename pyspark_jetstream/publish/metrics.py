@@ -132,7 +132,7 @@ DEAD_LETTER = _row(
     "counter",
     "jetstream_publish_dead_letter_total",
     "reason priority stream",
-    "Rows that were stored as dead letters.",
+    "Rows that became dead letters.",
     _SHED,
 )
 RETRIES = _row(

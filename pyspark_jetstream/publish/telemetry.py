@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -89,7 +88,6 @@ class Telemetry:
         """
         self._routes = list(dict.fromkeys(routes))[:_MAX_ROUTES]
         self._labels = {UNKNOWN}  # of subjects
-        self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._totals: dict[int, Mapping[str, int]] = {}
 
     def __repr__(self) -> str:
@@ -139,13 +137,13 @@ class Telemetry:
                 self._waited((route, priority.label, streams(place)), seconds, count)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, streams: Streams) -> None:
-        """Rows made room, as dead letters (that count when they are stored) or for good."""
+        """Rows made room, as dead letters or for good."""
         for place, route, priority, rows in self.groups(messages):
             count, stream = len(rows), streams(place)
             labels = route, reason, priority.label, stream
             self._add(metrics.REJECTED, labels, count)
             if are_kept:
-                self._letters.append((reason, priority, stream, count))
+                self._add(metrics.DEAD_LETTER, (reason, priority.label, stream), count)
             else:
                 self._add(metrics.OUTCOMES, ("dropped", stream), count)
 
@@ -209,27 +207,11 @@ class Telemetry:
         for name, total in totals.items():
             metric, labels = TOTALS[name]
             labels = tuple(stream if label is _STREAM else label for label in labels)
-            new = total - before.get(name, 0)
-            self._add(metric, labels, new)
-            if name == "dead_letters":
-                self._letters_stored(new)
+            self._add(metric, labels, total - before.get(name, 0))
 
     def bypassed(self) -> None:
         """A receipt or a report was sent, for which no limit holds."""
         self._add(metrics.OUTCOMES, ("bypassed", ""), 1)
-
-    def _letters_stored(self, count: int) -> None:
-        """
-        Credits `count` late PubAcks to the rows that were shed first: which ones they were cannot
-        be told.
-        """
-        while count and self._letters:
-            reason, priority, stream, maximum = self._letters.popleft()
-            stored = min(count, maximum)
-            self._add(metrics.DEAD_LETTER, (reason, priority.label, stream), stored)
-            count -= stored
-            if stored < maximum:
-                self._letters.appendleft((reason, priority, stream, maximum - stored))
 
     def waiting(self, blocks: Iterable[Messages], streams: Streams) -> None:
         """The rows that wait now."""
