@@ -89,19 +89,11 @@ class Rules:
     publish_timeout_s: float
     """A row that the server keeps refusing for a limit fails after it."""
     throttle_max_wait_s: float
-    """
-    A row whose subject an operator pauses fails after it. With 0 such a row has
-    `publish_timeout_s`, and fails at once if the pause is longer.
-    """
+    """A row whose subject an operator pauses fails after it."""
     buries_paused: bool
     """Whether a row that an operator pauses for too long is a dead letter, and fails nothing."""
     by_subject: bool
     """Whether rows of a subject keep their order; if not, each goes by its own priority."""
-
-    @property
-    def fail_fast(self) -> bool:
-        """Whether a paused row that cannot be sent in time fails at once."""
-        return not self.throttle_max_wait_s
 
 
 class Admission:
@@ -122,7 +114,7 @@ class Admission:
         self._seen = (-1, math.inf), (-1, math.inf)
         """Of pauses and of refusals the version that rows are held by, and until when it is so."""
         self._checked = ((-1, -1, -1.0), math.inf)
-        """The commands and paused rows that were looked at, and when to look again."""
+        """The pauses and paused rows that were looked at, and when to look again."""
         self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
         """Is told of push-back."""
         self._latest: Sequence[str] = ()  # subjects of the rows taken last
@@ -349,32 +341,23 @@ class Admission:
             raise self._timed_out(held.refused.merged(), pc.index(sent, True).as_py(), now)
         if not len(held.paused):
             return []
-        wait_s = rules.throttle_max_wait_s or rules.publish_timeout_s
-        first = max(held.since, self._throttle.table.first_since(now)) + wait_s
-        if self._checked[0] != self._held_now:
-            self._checked = self._held_now, -math.inf if rules.fail_fast else first
-        if now < self._checked[1]:
-            return []
-        return self._give_up_paused(wait_s, now)
+        table = self._throttle.table
+        here = table.version, len(held.paused), held.since
+        if self._checked[0] != here:
+            first = max(held.since, table.first_since(now))
+            self._checked = here, first + rules.throttle_max_wait_s
+        return self._give_up_paused(now) if now >= self._checked[1] else []
 
-    @property
-    def _held_now(self) -> tuple[int, int, float]:
-        """Changes with the commands and with the rows that are paused."""
-        return self._throttle.table.commands, len(self._held.paused), self._held.since
-
-    def _give_up_paused(self, wait_s: float, now: float) -> list[Leaving]:
-        """Paused rows that have waited for so long, or will in vain where that fails fast."""
-        block = self._held.paused.merged()
+    def _give_up_paused(self, now: float) -> list[Leaving]:
+        """Paused rows that have waited for as long as they may."""
+        block, wait_s = self._held.paused.merged(), self._rules.throttle_max_wait_s
         distinct = pa.array(block.messages.distinct, pa.string())
-        paused, until = self._throttle.table.spans(distinct, now)
-        since = pc.max_element_wise(block.since, paused.take(block.messages.indices))
+        paused = self._throttle.table.since(distinct, now).take(block.messages.indices)
+        since = pc.max_element_wise(block.since, paused)
         since = pc.if_else(pc.is_inf(block.unsent), block.since, since)  # it has had its time
         late = pc.less_equal(since, now - wait_s)
-        if self._rules.fail_fast:  # a producer that cannot send in time fails before it queues
-            ends = until.take(block.messages.indices)
-            late = pc.or_(late, pc.greater(ends, pc.add(since, wait_s)))
         left = pc.min(since.filter(pc.invert(late))).as_py()
-        self._checked = self._held_now, math.inf if left is None else left + wait_s
+        self._checked = self._checked[0], math.inf if left is None else left + wait_s
         if not pc.any(late).as_py():
             return []
         failing = late

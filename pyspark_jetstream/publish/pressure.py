@@ -42,10 +42,6 @@ def _queue_size(value: str) -> int:
     return max(20, value_of.positive(value))
 
 
-def _max_wait(value: str) -> float:
-    return 0.0 if value.strip() in ("0", "0s") else value_of.duration(value)
-
-
 @cache
 def _imported(name: str) -> Resolver:
     """
@@ -78,9 +74,8 @@ PRESSURE_OPTIONS: Final = table(
     Option("throttleSubject", "throttle_subject", _throttle_subject, THROTTLE_SUBJECT,
         "Subject on which operators pause subjects (`pyspark-jetstream throttle`). Every user who"
         " may publish there can stop the write. With `none` nobody can."),
-    Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
-        "Longest time that a paused row waits. With `0` a pause counts for `publishTimeout`. If the"
-        " pause will end after that time, the task fails without waiting for it."),
+    Option("throttleMaxWait", "throttle_max_wait_s", value_of.duration, "10m",
+        "Longest time that a paused row waits."),
     Option("onThrottleTimeout", "", value_of.choice("fail", "dead-letter"), "fail",
         "Action for a paused row that has waited for `throttleMaxWait`."),
     Option("throttleReroute", "reroutes_weights", value_of.boolean, "false",

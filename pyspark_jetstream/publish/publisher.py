@@ -178,29 +178,21 @@ class Publisher:
 
     def _why_not(self) -> str:
         """Reason that nothing is stored: what waits, for what and how long, and what ends it."""
-        rules, now = self._context.options.rules, self._now()
+        now = self._now()
         said = [f"{self.admission.waiting} rows wait"]
         said += self.pauses.reasons(self.admission.lately, now)
-        for stream, lane in zip(self.lanes.streams, self.lanes.all, strict=True):
+        for lane in self.lanes.all:
             if lane.unanswered:
-                to = f" to stream '{stream}'" if stream else ""
                 why = f": {lane.cause:.200}" if lane.cause else ""
                 said.append(
-                    f"{lane.unanswered} publishes{to} have no PubAck (window {lane.limit}){why}"
+                    f"{lane.unanswered} publishes have no PubAck (window {lane.limit}){why}"
                 )
         left_s = min((lane.give_up_at for lane in self.lanes.all), default=math.inf) - now
         if left_s < math.inf:
-            when = (
-                f"in {max(0.0, left_s):.0f}s, unless the row that waits longest is stored by then"
+            said.append(
+                f"the write fails in {max(0.0, left_s):.0f}s, unless the row that waits longest is"
+                " stored by then (publishTimeout, or a shorter duplicate_window)"
             )
-        else:
-            when = f"when a row was tried for {self.lanes.publish_timeout_s:g}s"
-        limit = "publishTimeout"
-        if self.lanes.publish_timeout_s < self._context.options.window.publish_timeout_s:
-            limit += ", which exactlyOnce cuts to a stream's duplicate_window less ackTimeout"
-        said.append(f"the write fails {when} ({limit})")
-        if rules.throttle_max_wait_s and self.pauses.throttle.active(now):
-            said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
         return "; ".join(said)
 
     def _now(self) -> float:

@@ -55,7 +55,6 @@ TYPES = {
     "partition_count": "number from 1, or `auto`",
     "_priority": "0 to 9",
     "duration": "duration",
-    "_max_wait": "duration or 0",
     "size": "size",
     "moment": "time",
     "moments": "time",

@@ -70,9 +70,7 @@ TEXTS = [
     # B20: then operators can pause nothing
     ("sink", "throttleSubject", "throttle_subject", dict.fromkeys(["none", "NONE", " ", ""])),
     ("sink", "throttleSubject", "throttle_subject", dict.fromkeys(["none", "NONE", " ", ""])),
-    # B14: to wait no time is to fail fast
-    ("sink", "throttleMaxWait", "rules.throttle_max_wait_s", {"0": 0.0, "0s": 0.0, "5m": 300.0}),
-    ("sink", "throttleMaxWait", "rules.fail_fast", {"0": True, "0s": True, "5m": False}),
+    ("sink", "throttleMaxWait", "rules.throttle_max_wait_s", {"5m": 300.0}),
 ]  # fmt: skip
 """Kind, option, the field it fills, and what that is for each text."""
 

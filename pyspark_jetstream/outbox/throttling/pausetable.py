@@ -164,8 +164,6 @@ class PauseTable:
     def __init__(self) -> None:
         self.version = 0
         """Grows when other subjects are paused than before, or for less long than was said."""
-        self.commands = 0
-        """Number of commands so far."""
         self.informed: dict[Reason, int] = {}
         """Reasons that only explain what comes, with the number of the command."""
         self.times = PausedTimes()
@@ -189,7 +187,6 @@ class PauseTable:
             self._lift(said.reason, filter, said.request_id, now)
         else:
             self._pause((said.reason, filter), said.pause_s, said.request_id, now)
-        self.commands += 1
 
     def _pause(self, key: Key, pause_s: float, request_id: int, now: float) -> None:
         window = self._windows.get(key)
@@ -257,15 +254,14 @@ class PauseTable:
         """When the oldest open window began; infinite when none is open."""
         return min((w.since for w in self._windows.values() if w.until > now), default=math.inf)
 
-    def spans(self, subjects: pa.Array, now: float) -> tuple[pa.Array, pa.Array]:
-        """DOUBLE: since when each of these subjects is paused, and until when; null if free."""
-        since = until = pa.nulls(len(subjects), pa.float64())
+    def since(self, subjects: pa.Array, now: float) -> pa.Array:
+        """DOUBLE: since when each of these subjects is paused; null if it is free."""
+        since = pa.nulls(len(subjects), pa.float64())
         for (_, filter), window in self._windows.items():
             if window.until > now:
                 mask = Matcher([filter]).mask(subjects)
                 since = pc.if_else(mask, pc.min_element_wise(since, window.since), since)
-                until = pc.if_else(mask, pc.max_element_wise(until, window.until), until)
-        return since, until
+        return since
 
     def windows(self, subject: str) -> Iterator[tuple[Key, PausedTime]]:
         """The windows whose filters match this subject, open or ended."""
