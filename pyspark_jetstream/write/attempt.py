@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -47,8 +46,6 @@ class TaskReport:
     telemetry: Telemetry = field(default_factory=Telemetry)
     seen: list[FoundStream] = field(default_factory=list)
     """The target streams as they were found, for the commit."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Names of headers that did not go out, and of how many rows."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ everything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -151,14 +150,12 @@ class Headers:
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))
                 self._dropped = pc.or_(self._dropped, pc.and_(named, refused.take(self._parents())))
 
-    def left_out(self) -> Iterator[tuple[str, int]]:
-        """The names of headers that do not go out, each with how many rows have it."""
-        if self._column is None or not pc.any(self._dropped).as_py():
-            return
-        names, rows = self._names.filter(self._dropped), self._parents().filter(self._dropped)
-        for name in pc.unique(names).to_pylist():
-            if name != ID:  # an empty one, which is none
-                yield name, pc.count_distinct(rows.filter(pc.equal(names, name))).as_py()
+    def left_out(self) -> set[str]:
+        """The names of headers that do not go out."""
+        if self._column is None:
+            return set()
+        names = pc.unique(self._names.filter(self._dropped)).to_pylist()
+        return {*names} - {ID}  # an empty one, which is none
 
     def lines(self) -> tuple[pa.Array | None, pa.Array | None]:
         """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -24,5 +23,3 @@ class Published(WriterCommitMessage):
     """The counts of the task."""
     streams: tuple[FoundStream, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """Names of headers that did not go out, and of how many of its rows."""

@@ -19,7 +19,6 @@ Which of its `headers` go out is in `headerlines`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -77,8 +76,8 @@ class MessageBuilder:
         """Rows that the mapping loses, as its weights say."""
         self.unrecognised = 0
         """Values that should name a priority and do not."""
-        self.left_out: Counter[str] = Counter()
-        """Names of headers that did not go out, and of how many rows."""
+        self.left_out: set[str] = set()
+        """Names of headers of rows that did not go out."""
         self.max_payload = max_payload
         self._options = options.rows
         self._priorities = options.priorities
@@ -143,7 +142,7 @@ class MessageBuilder:
         self._check_sizes(lines, data)
         priorities = self._priorities.of(_rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
-        self.left_out.update(dict(headers.left_out()))
+        self.left_out |= headers.left_out()
         messages = Messages(
             subject=binary(distinct).take(indices),
             lines=lines,

@@ -19,7 +19,6 @@ imports what it alone needs itself.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, Self
@@ -40,7 +39,6 @@ from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..sanitize import get_logger
-from ..serverheaders import left_out_because
 from .exactlyonce.targetstate import FoundStream, check_targets
 from .results import Published
 
@@ -54,12 +52,6 @@ logger = get_logger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
-
-_WARNED: Final[set[tuple[str, str]]] = set()
-"""
-By query and header: of what this process has warned. Spark commits all batches of a query in one
-process, unless it is told to use none twice.
-"""
 
 
 class _Sink:
@@ -125,7 +117,6 @@ class JetStreamBatchWriter(_Sink, DataSourceArrowWriter):
         _check_targets(self.options, tasks)
         if total is not None:
             _log(f"write={self.write_id}", tasks, total)
-        _warn(tasks, once=False)
         self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -179,10 +170,7 @@ class JetStreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
             logger.info("batch=%d was written before a restart, as the ledger says", batchId)
         else:
             _log(f"batch={batchId}", tasks, total)
-        if not tasks:
-            return
-        _warn(tasks, once=True)
-        if not self.options.ledger:
+        if not tasks or not self.options.ledger:
             return
         from .exactlyonce.ledger import Ledger
 
@@ -269,9 +257,7 @@ def _write(
             report,
         )
     spare_collections()
-    return Published(
-        write_id, written, report.telemetry.snapshot(), tuple(report.seen), dict(report.left_out)
-    )
+    return Published(write_id, written, report.telemetry.snapshot(), tuple(report.seen))
 
 
 def _check_targets(options: SinkOptions, tasks: list[Published]) -> list[FoundStream]:
@@ -307,27 +293,6 @@ def _log(where: str, tasks: list[Published], total: Written) -> None:
     counts = " ".join(f"{name}={value}" for name, value in total._asdict().items())
     metrics = MetricsSnapshot.merged(task.metrics.ended() for task in tasks)
     logger.info("written %s tasks=%d %s: %s", where, len(tasks), counts, metrics.summary())
-
-
-def _warn(tasks: list[Published], once: bool) -> None:
-    """
-    Says of each header that rows had and that did not go out what became of it.
-
-    Args:
-        once: whether it is enough to say it once.
-    """
-    total: Counter[str] = Counter()
-    for task in tasks:
-        total.update(task.left_out)
-    for name, rows in sorted(total.items()):
-        key = (tasks[0].write_id, name)
-        if once and key in _WARNED:
-            continue
-        _WARNED.update({key} if once else ())
-        logger.warning(
-            "write=%s: the header %s of %d rows was not sent: %s",
-            tasks[0].write_id, name, rows, left_out_because(name),
-        )  # fmt: skip
 
 
 def _query_and_batch() -> tuple[str, int]:

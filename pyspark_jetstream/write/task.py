@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from itertools import chain, islice
 from secrets import randbits
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from ..publish.outcome import Written
 from ..publish.publisher import publish
 from ..publish.telemetry import Origin
 from ..sanitize import get_logger
+from ..serverheaders import left_out_because
 from ..worker import MAX_NAME, query_name
 from .attempt import TaskAttempt, TaskReport
 from .exactlyonce.ids import Ids
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from .reroutes import Reroutes
 
 logger = get_logger(__name__)
+
+_SAID: Final[set[str]] = set()
+"""Headers that this process has warned of: it writes a task of each batch of a query."""
 
 
 def write_task(
@@ -105,8 +109,9 @@ def write_task(
         else:
             attempt = TaskAttempt(client, context, name, id_prefix, look, builder, streams, report)
             outcome = attempt.run(iter(batches), reroutes is not None)
-        if outcome is not None:
-            report.left_out.update(builder.left_out)
+    for header in sorted(builder.left_out - _SAID):
+        logger.warning("the header %s of rows is not sent: %s", header, left_out_because(header))
+    _SAID.update(builder.left_out)
     if builder.unrecognised:
         logger.warning(
             "%d values name no priority (critical, normal, non-critical) and count as normal",

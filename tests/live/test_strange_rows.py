@@ -20,18 +20,13 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
-from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
-from pyspark_jetstream.write.attempt import TaskReport
+from pyspark_jetstream.write import task
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.sink import (
-    JetStreamBatchWriter,
-    JetStreamStreamWriter,
-    Published,
-)
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import write_task
 
@@ -53,8 +48,6 @@ def rows(*subjects, **columns) -> pa.RecordBatch:
     )
 
 
-SCHEMA = StructType().add("subject", "string").add("data", "string")
-
 WAYS = {
     "ledger": {"exactlyOnce": "true"},
     "once": {},
@@ -63,14 +56,14 @@ WAYS = {
 """Options of writes that look streams up for reasons of their own, and of those that do not."""
 
 
-def written(url, *batches, write="w", report=None, **options):
+def written(url, *batches, write="w", **options):
     """The counts of writing the batches as one task, by these options, on its own connection."""
     sink = parse_sink({"servers": url, "ackTimeout": "1s", "publishTimeout": "3s"} | options)
     client = Client(sink.connection)
     try:
         name = TaskName(write, 0, 0)
         ids = Ids(write) if sink.message_ids else None
-        return write_task(client, sink, batches, name, ids, report)
+        return write_task(client, sink, batches, name, ids)
     finally:
         client.close()
 
@@ -349,38 +342,17 @@ LEFT_OUT = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_did_not_go_out_is_told(js, new_stream, write, way):
-    """Which headers rows had that are not in the stream, and how many rows had each."""
-    name, report = new_stream(), TaskReport()
+def test_what_did_not_go_out_is_told(new_stream, write, way, caplog, monkeypatch):
+    """Once in a process: which headers rows had that are not in the stream, and what to do."""
+    monkeypatch.setattr(task, "_SAID", set())
+    name = new_stream()
     block = rows(*[f"{name}.a"] * 4, headers=LEFT_OUT)
-    counts = write(block, block, report=report, **WAYS[way])
 
-    assert counts.acked == 8
-    assert report.left_out == {"Nats-Schedule": 4, "Nats-TTL": 2, "Nats-Rollup": 2}
-
-
-def test_the_driver_warns_once_of_a_header(caplog):
-    """What no task of a batch says again and again is said once by a process."""
-    options = parse_sink({"exactlyOnce": "false"})
-    writer, done = JetStreamStreamWriter(options, SCHEMA), Written(4, 4, 0, 0, 0, 0)
-
-    def commit(batch, *tasks):
-        caplog.clear()
-        writer.commit([Published("q", done, left_out=each) for each in tasks], batch)
-        return [each.message for each in caplog.records if each.levelname == "WARNING"]
-
-    said = commit(0, {"Nats-Schedule": 3}, {}, {"Nats-Schedule": 1, "Nats-Rollup": 2})
-    assert [each.partition(" was not sent: ")[0] for each in said] == [
-        "write=q: the header Nats-Rollup of 2 rows",
-        "write=q: the header Nats-Schedule of 4 rows",
-    ]
+    assert write(block, block, **WAYS[way]).acked == 8
+    assert write(block, **WAYS[way]).acked == 4
+    said = [each.message for each in caplog.records if "is not sent: " in each.message]
+    assert [each.split()[2] for each in said] == ["Nats-Rollup", "Nats-Schedule", "Nats-TTL"]
     assert said[1].endswith("columns deliver_at or schedule, and schedule_target")
-    assert commit(1, {"Nats-Schedule": 3}) == []
-    assert len(commit(2, {"Nats-Schedule": 3, "Nats-Incr": 1})) == 1
-    batch = JetStreamBatchWriter(options, SCHEMA)
-    caplog.clear()
-    batch.commit([Published("w", done, left_out={"Nats-Schedule": 3})])
-    assert "the header Nats-Schedule of 3 rows was not sent" in caplog.text
 
 
 def test_a_counter_is_told_why_nothing_is_added(new_stream, write):
