@@ -1,9 +1,7 @@
 """
 Creating the streams a write needs (`createStream`), and nothing else.
 
-A stream that is there stays as it is, whatever the options say; where it differs from them, the
-names of those settings are logged, as a warning. So are settings that an old server left out of the
-stream it made, as it does not know them; one since 2.12 refuses them.
+A stream that is there stays as it is, whatever the options say.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any, Final
 from .. import subjects
 from ..client.jetstream import STREAM_NAME_EXISTS, JetStream
 from ..client.patience import Patience
-from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError, further
+from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
 from .exactlyonce.targetstate import SETTLES_S
@@ -29,15 +27,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 """Settings that our writer and our readers need of a stream, where `streamConfig` has no others."""
 
-_UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
-"""The server leaves such settings out of a configuration, or writes one of these for another."""
-
 _OVERLAP: Final = 10065
 """err_code of JSStreamSubjectOverlapErr: another stream has a subject of this one."""
-
-
-_SAID: Final[set[tuple[str, tuple[str, ...]]]] = set()
-"""Streams, and settings that they have otherwise than options say, that were logged here."""
 
 
 def create_streams(js: JetStream, wanted: StreamCreation) -> None:
@@ -48,30 +39,11 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
         OptionError: The server refuses one, for instance because another stream has its subjects.
     """
     for config in stream_configs(wanted):
-        name = config["name"]
-        is_new = False
         try:
-            actual = js.stream_info(name).config
+            js.stream_info(config["name"])
         except StreamNotFoundError:
-            is_new = _create(js, config)
-            if is_new:
+            if _create(js, config):
                 _await_name(js, config)
-            actual = js.stream_info(name).config
-        differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
-        if is_new:
-            differing = [key for key in differing if key not in actual]
-        said = (name, tuple(differing))
-        if differing and said not in _SAID:  # a streaming write comes here with each batch
-            _SAID.add(said)
-            see = "" if is_new else further("guides/writing")
-            logger.warning(
-                "stream=%s was created without some settings, because this server does not know"
-                " them. A newer server may. They are: %s"
-                if is_new
-                else "stream=%s exists, and createStream leaves it as it is. If it is right, do"
-                " nothing. Else change the stream from Python. These settings of the stream"
-                " differ from the write's options: %s", name, f"{', '.join(differing)}{see}",
-            )  # fmt: skip
 
 
 def _create(js: JetStream, config: dict[str, Any]) -> bool:
@@ -132,14 +104,3 @@ def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
         }
         for number in range(wanted.partitions)
     ]
-
-
-def _same(actual: Any, wanted: Any) -> bool:
-    if wanted in _UNSET:
-        return actual in _UNSET
-    if isinstance(wanted, dict) and isinstance(actual, dict):  # the server adds to metadata
-        return all(_same(actual.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list) and isinstance(actual, list):
-        pairs = zip(sorted(actual, key=str), sorted(wanted, key=str), strict=False)
-        return len(actual) == len(wanted) and all(_same(*pair) for pair in pairs)
-    return bool(actual == wanted)
