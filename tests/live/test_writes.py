@@ -25,7 +25,6 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.attempt import TaskReport
-from pyspark_jetstream.write.exactlyonce import records
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -240,12 +239,11 @@ def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
     assert sorted(data_of(js, name)) == list(range(300))
 
 
-def test_a_zombie_that_begins_behind_the_commit_stops(js, ledger, options, new_stream, monkeypatch):
+def test_a_zombie_that_begins_behind_the_commit_stops(js, ledger, options, new_stream):
     """
     An attempt whose look into the ledger was before another one wrote all, and whose note comes
     when the commit has dropped that one's: what the window has forgotten it does not store again.
     """
-    monkeypatch.setattr(records, "_FRESH_S", 600.0)
     name, task = new_stream(**BRIEF), TaskName("q24", 0, 0)
     options = changed(options, **FAST)
 
