@@ -49,7 +49,7 @@ from .held import Held
 from .messages import Messages
 from .overload import Overload
 from .priority import Priority
-from .rowqueue import Block, RowQueue
+from .rowqueue import RowQueue
 from .throttling.throttle import PausedBy, Throttle
 
 QUEUE_ROWS: Final = 10_000
@@ -129,7 +129,7 @@ class Admission:
 
     def messages(self) -> list[Messages]:
         """The rows that wait, block by block."""
-        return [block.messages for block in (*self._queue.blocks(), *self._held.blocks())]
+        return [*self._queue.blocks(), *self._held.blocks()]
 
     @property
     def lately(self) -> list[Sequence[str]]:
@@ -161,7 +161,7 @@ class Admission:
         self.offered += len(messages)
         self._queue_anew(now)
         messages = replace(messages, since=pa.repeat(now, len(messages)))
-        self._queue_or_hold(Block.of(messages), now)
+        self._queue_or_hold(messages, now)
         return self._make_room(now, is_window_full)
 
     def give_back(self, messages: Messages, now: float) -> None:
@@ -171,19 +171,19 @@ class Admission:
         """
         messages = messages.take(pc.sort_indices(messages.rows))
         self._queue_anew(now)
-        self._queue_or_hold(Block.of(messages), now)
+        self._queue_or_hold(messages, now)
         if len(self._queue):
             self._queue.merged()
 
-    def _queue_or_hold(self, block: Block, now: float) -> None:
+    def _queue_or_hold(self, block: Messages, now: float) -> None:
         """Rows of paused and of refused subjects are held, the others wait for room."""
         for source, hold in (
             (self._throttle.table, self._held.pause),
             (self._throttle.refusals, self._held.refuse),
         ):
-            held = source.mask(pa.array(block.messages.distinct, pa.string()), now)
+            held = source.mask(pa.array(block.distinct, pa.string()), now)
             if held is not None:
-                own = held.take(block.messages.indices)
+                own = held.take(block.indices)
                 hold(block.where(own))
                 block = block.where(pc.invert(own))
         self._queue.append(block)
@@ -214,10 +214,9 @@ class Admission:
         """The rows to send next, in order, `maximum` at most; None when there are none."""
         self._queue_anew(now)
         taken = self._queue.take(maximum)
-        if taken is None:
-            return None
-        self._latest = taken.messages.distinct
-        return taken.messages
+        if taken is not None:
+            self._latest = taken.distinct
+        return taken
 
     @property
     def is_plain(self) -> bool:
@@ -243,14 +242,13 @@ class Admission:
         may = self._rules.sheddable and max(over) > 0 and len(self._queue)
         if not may or not self._is_felt(now, is_window_full):
             return []
-        block = self._queue.merged()
-        messages = self._shed(self.overload.to_go(block.messages, block.sizes, over, now))
+        messages = self._shed(self.overload.to_go(self._queue.merged(), over, now))
         reason = "MaxConcurrentRequests" if over[0] > 0 else "MaxMemoryUsage"
         return [Leaving(messages, reason)] if len(messages) else []
 
     def _shed(self, mask: pa.Array) -> Messages:
         """The rows of the merged block whose mask is true leave, in the order of the rows."""
-        messages = self._queue.remove(mask).messages
+        messages = self._queue.remove(mask)
         self.shed += len(messages)
         return messages
 
@@ -276,14 +274,14 @@ class Admission:
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed
         block = self._all()
-        late = pc.less_equal(block.unsent, before)
-        kept = pc.and_not(late, self.overload.may_go(block.messages))
+        late = pc.less_equal(block.unsent_since, before)
+        kept = pc.and_not(late, self.overload.may_go(block))
         if pc.any(kept).as_py():
             place = pc.index(kept, True).as_py()
             raise QueueTimeoutError(
-                block.messages.distinct[block.messages.codes[place]],
-                f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
-                f" {now - block.since[place].as_py():.1f}s after it was there",
+                block.distinct[block.codes[place]],
+                f"row {block.rows[place].as_py()}: not sent within queueTimeout,"
+                f" {now - block.waits_since[place].as_py():.1f}s after it was there",
             )
         shed.append(Leaving(self._shed(late), "QueueTimeout"))
         self._queue_anew(now)
@@ -300,7 +298,7 @@ class Admission:
         if not self._rules.sheddable or not self.waiting or not self.overload.is_felt(now):
             return []
         sent_by = now - _PATIENCE * publish_timeout_s
-        messages = self._shed(self.overload.to_give_up(self._all().messages, sent_by, now))
+        messages = self._shed(self.overload.to_give_up(self._all(), sent_by, now))
         self._queue_anew(now)
         return [Leaving(messages, "PublishTimeout")] if len(messages) else []
 
@@ -322,7 +320,7 @@ class Admission:
         queues = self._queue, self._held.paused, self._held.refused
         return min(queue.oldest(unsent=True) for queue in queues)
 
-    def _all(self) -> Block:
+    def _all(self) -> Messages:
         """All rows that wait, held or not, in the queue until they are sorted."""
         for held in [*self._held.clear_paused(), *self._held.clear_refused()]:
             self._queue.append(held)
@@ -337,7 +335,7 @@ class Admission:
         self._queue_anew(now)
         held, rules = self._held, self._rules
         if now >= held.sent + rules.publish_timeout_s:
-            sent = pc.equal(held.refused.merged().messages.sent, held.sent)
+            sent = pc.equal(held.refused.merged().sent, held.sent)
             raise self._timed_out(held.refused.merged(), pc.index(sent, True).as_py(), now)
         if not len(held.paused):
             return []
@@ -351,10 +349,11 @@ class Admission:
     def _give_up_paused(self, now: float) -> list[Leaving]:
         """Paused rows that have waited for as long as they may."""
         block, wait_s = self._held.paused.merged(), self._rules.throttle_max_wait_s
-        distinct = pa.array(block.messages.distinct, pa.string())
-        paused = self._throttle.table.since(distinct, now).take(block.messages.indices)
-        since = pc.max_element_wise(block.since, paused)
-        since = pc.if_else(pc.is_inf(block.unsent), block.since, since)  # it has had its time
+        distinct = pa.array(block.distinct, pa.string())
+        paused = self._throttle.table.since(distinct, now).take(block.indices)
+        since = pc.max_element_wise(block.waits_since, paused)
+        unsent = pc.is_finite(block.unsent_since)
+        since = pc.if_else(unsent, since, block.waits_since)  # what was sent has had its time
         late = pc.less_equal(since, now - wait_s)
         left = pc.min(since.filter(pc.invert(late))).as_py()
         self._checked = self._checked[0], math.inf if left is None else left + wait_s
@@ -362,16 +361,16 @@ class Admission:
             return []
         failing = late
         if self._rules.buries_paused:
-            failing = pc.and_(late, pc.is_inf(block.unsent))
+            failing = pc.and_not(late, unsent)
         if pc.any(failing).as_py():
             raise self._timed_out(block, pc.index(failing, True).as_py(), now)
         self._held.drop_paused(late)
         self.shed += pc.sum(late).as_py()
-        return [Leaving(block.messages.where(late), "ThrottleTimeout")]
+        return [Leaving(block.where(late), "ThrottleTimeout")]
 
-    def _timed_out(self, block: Block, place: int, now: float) -> PublishError:
+    def _timed_out(self, block: Messages, place: int, now: float) -> PublishError:
         """The failure of a row that waits for a pause or for room."""
-        subject, since = block.messages.distinct[block.messages.codes[place]], block.since[place]
+        subject, since = block.distinct[block.codes[place]], block.waits_since[place]
         waited_s = now - since.as_py()
         error = self._throttle.error(subject, since.as_py(), now)
         pause = self._throttle.pause(subject, now)

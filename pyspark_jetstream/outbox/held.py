@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .rowqueue import Block, RowQueue
+from .messages import Messages
+from .rowqueue import RowQueue
 
 
 class Held:
@@ -49,34 +50,34 @@ class Held:
         """Subjects of the rows, of each block."""
         return [*self.paused.distinct, *self.refused.distinct]
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Messages]:
         """All rows, block by block."""
         return [*self.paused.blocks(), *self.refused.blocks()]
 
-    def pause(self, block: Block) -> None:
+    def pause(self, block: Messages) -> None:
         """Takes rows of paused subjects."""
-        if len(block.messages):
+        if len(block):
             self.paused.append(block)
-            self.since = min(self.since, pc.min(block.since).as_py())
+            self.since = min(self.since, pc.min(block.waits_since).as_py())
 
-    def refuse(self, block: Block) -> None:
+    def refuse(self, block: Messages) -> None:
         """Takes rows of subjects that the server refuses."""
-        if len(block.messages):
+        if len(block):
             self.refused.append(block)
-            if block.messages.was_sent:
-                self.sent = min(self.sent, pc.min(block.messages.sent).as_py())
+            if block.was_sent:
+                self.sent = min(self.sent, pc.min(block.sent).as_py())
 
     def drop_paused(self, mask: pa.Array) -> None:
         """Lets go of paused rows, by a mask over all of them in the order of their numbers."""
         self.paused.remove(mask)
         self.since = self.paused.oldest()
 
-    def clear_paused(self) -> list[Block]:
+    def clear_paused(self) -> list[Messages]:
         """Lets go of all paused rows; here they are."""
         self.since = math.inf
         return self.paused.clear()
 
-    def clear_refused(self) -> list[Block]:
+    def clear_refused(self) -> list[Messages]:
         """Lets go of all refused rows; here they are."""
         self.sent = math.inf
         return self.refused.clear()

@@ -109,6 +109,15 @@ class Messages:
         return self.since if self.sent is None else pc.coalesce(self.sent, self.since)
 
     @property
+    def unsent_since(self) -> pa.Array:
+        """DOUBLE: when each was there; infinite for what was sent, and so may be stored."""
+        return (
+            self.since
+            if self.sent is None
+            else pc.if_else(pc.is_null(self.sent), self.since, math.inf)
+        )
+
+    @property
     def was_sent(self) -> bool:
         """Whether any was sent before, and so may be stored."""
         return self.sent is not None and self.sent.null_count < len(self)
@@ -161,6 +170,11 @@ def _stacked(parts: Sequence[tuple[pa.Array | None, int]], filler: pa.Scalar) ->
     return pa.concat_arrays(
         [pa.repeat(filler, count) if array is None else array for array, count in parts]
     )
+
+
+def size(messages: Messages) -> int:
+    """Bytes of all frames, at most."""
+    return pc.sum(sizes(messages)).as_py() or 0
 
 
 def sizes(messages: Messages) -> pa.Array:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import places
-from .messages import Messages
+from .messages import Messages, sizes
 from .order import PLACE_BITS
 from .priority import Priority
 from .throttling.throttle import Throttle
@@ -78,9 +78,7 @@ class Overload:
         streams = messages.row_targets
         return pc.and_(may, pc.is_in(streams, streams.filter(is_late)))
 
-    def to_go(
-        self, messages: Messages, sizes: pa.Array, over: tuple[int, int], now: float
-    ) -> pa.Array:
+    def to_go(self, messages: Messages, over: tuple[int, int], now: float) -> pa.Array:
         """
         BOOL: which make room (A13, A14).
 
@@ -92,7 +90,7 @@ class Overload:
         here = places(len(messages))
         keys = pc.add(pc.shift_left(messages.urgency.cast(pa.int64()), PLACE_BITS), here)
         order = here.filter(may).take(pc.array_sort_indices(keys.filter(may), order="descending"))
-        freed = pc.cumulative_sum(sizes.take(order))
+        freed = pc.cumulative_sum(sizes(messages).take(order))
         over_rows, over_bytes = over
         count = max(0, over_rows)
         if over_bytes > 0:

@@ -13,56 +13,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain, repeat
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .messages import Messages, sizes
+from .messages import Messages, size
 from .order import in_order
-
-
-class Block(NamedTuple):
-    """Rows that wait, in the order of their numbers."""
-
-    messages: Messages
-    sizes: pa.Array
-    """INT64: about their bytes."""
-
-    @classmethod
-    def of(cls, messages: Messages) -> Block:
-        """These rows."""
-        return cls(messages, sizes(messages))
-
-    def take(self, places: pa.Array) -> Block:
-        """The rows in these places, in that order."""
-        return Block(*(column.take(places) for column in self))
-
-    def slice(self, start: int, count: int) -> Block:
-        """`count` rows from the `start`-th on."""
-        return Block(*(column.slice(start, count) for column in self))
-
-    def where(self, mask: pa.Array) -> Block:
-        """The rows whose mask is true."""
-        return Block(self.messages.where(mask), self.sizes.filter(mask))
-
-    @property
-    def nbytes(self) -> int:
-        """The sum of the sizes."""
-        return pc.sum(self.sizes).as_py() or 0
-
-    @property
-    def since(self) -> pa.Array:
-        """DOUBLE: when each was offered, or first sent."""
-        return self.messages.waits_since
-
-    @property
-    def unsent(self) -> pa.Array:
-        """DOUBLE: when each was offered; infinite for what was sent, and so may be stored."""
-        sent = self.messages.sent
-        if sent is None:
-            return self.since
-        return pc.if_else(pc.is_null(sent), self.messages.since, math.inf)
 
 
 class RowQueue:
@@ -77,7 +33,7 @@ class RowQueue:
         self.nbytes = 0
         self._rows = 0
         self._by_subject = by_subject
-        self._blocks: deque[Block] = deque()
+        self._blocks: deque[Messages] = deque()
         self._next: pa.Array | None = None
         """
         Places of the first block's rows that are here, in the order of sending; None where all are,
@@ -93,34 +49,34 @@ class RowQueue:
     @property
     def is_plain(self) -> bool:
         """Whether rows go as they came."""
-        return all(block.messages.priorities is None for block in self._blocks)
+        return all(block.priorities is None for block in self._blocks)
 
     @property
     def distinct(self) -> list[Sequence[str]]:
         """Subjects of the rows, of each block, and maybe of some that were here."""
-        return [block.messages.distinct for block in self._blocks]
+        return [block.distinct for block in self._blocks]
 
-    def append(self, block: Block) -> None:
+    def append(self, block: Messages) -> None:
         """Takes rows that go behind the others of their subjects."""
         self._compact()
-        if len(block.messages):
+        if len(block):
             self._blocks.append(block)
             self._count(block, 1)
 
-    def take(self, maximum: int) -> Block | None:
+    def take(self, maximum: int) -> Messages | None:
         """The rows to go next, in order, `maximum` at most; None when there are none."""
         if not self._blocks or maximum <= 0:
             return None
         if self._next is None and not self.is_plain:
             block = self.merged()
             if self._rows > maximum:
-                self._next = in_order(block.messages, self._by_subject)
+                self._next = in_order(block, self._by_subject)
         if self._next is not None:
             block = self._blocks[0].take(self._next.slice(0, maximum))
             self._next = self._next.slice(maximum)
         else:
             block = self._blocks.popleft()
-            if (left := len(block.messages) - maximum) > 0:
+            if (left := len(block) - maximum) > 0:
                 self._blocks.appendleft(block.slice(maximum, left))
                 block = block.slice(0, maximum)
         self._count(block, -1)
@@ -128,37 +84,34 @@ class RowQueue:
             self.clear()
         return block
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Messages]:
         """All rows, block by block."""
         self._compact()
         return list(self._blocks)
 
-    def clear(self) -> list[Block]:
+    def clear(self) -> list[Messages]:
         """Lets go of all rows; here they are."""
         blocks = self.blocks()
         self._blocks.clear()
         self._rows = self.nbytes = 0
         return blocks
 
-    def merged(self) -> Block:
+    def merged(self) -> Messages:
         """All rows as one block in the order of the row numbers."""
         self._compact()
         if len(self._blocks) > 1:
-            block = Block(
-                Messages.joined([part.messages for part in self._blocks]),
-                pa.concat_arrays([part.sizes for part in self._blocks]),
-            )
-            rows = block.messages.rows
+            block = Messages.joined(list(self._blocks))
+            rows = block.rows
             if pc.any(pc.less(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py():
                 block = block.take(pc.sort_indices(rows))
             self._blocks = deque([block])
         return self._blocks[0]
 
-    def remove(self, mask: pa.Array) -> Block:
+    def remove(self, mask: pa.Array) -> Messages:
         """The rows of the merged block whose mask is true; the others stay."""
         block = self.merged()
         removed = block.where(mask)
-        if len(removed.messages):  # else no row is copied
+        if len(removed):  # else no row is copied
             self._count(removed, -1)
             self._blocks = deque([block.where(pc.invert(mask))] if self._rows else [])
         return removed
@@ -170,7 +123,7 @@ class RowQueue:
         Args:
             unsent: whether rows that were sent do not count.
         """
-        times = (block.unsent if unsent else block.since for block in self._blocks)
+        times = (each.unsent_since if unsent else each.waits_since for each in self._blocks)
         lefts = zip(times, chain((self._next,), repeat(None)), strict=False)
         here = (moments if left is None else moments.take(left) for moments, left in lefts)
         return min((pc.min(moments).as_py() for moments in here), default=math.inf)
@@ -181,6 +134,6 @@ class RowQueue:
             left, self._next = self._next.take(pc.sort_indices(self._next)), None
             self._blocks[0] = self._blocks[0].take(left)
 
-    def _count(self, block: Block, sign: int) -> None:
-        self._rows += sign * len(block.messages)
-        self.nbytes += sign * block.nbytes
+    def _count(self, block: Messages, sign: int) -> None:
+        self._rows += sign * len(block)
+        self.nbytes += sign * size(block)

@@ -16,7 +16,7 @@ import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
 from pyspark_jetstream.outbox.admission import QUEUE_ROWS
-from pyspark_jetstream.outbox.rowqueue import Block, RowQueue
+from pyspark_jetstream.outbox.rowqueue import RowQueue
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
 from ...kits.admission import CRITICAL, FULL, IDLE, admission, drained, numbers, pause, rows
@@ -177,13 +177,13 @@ def test_i6_a_look_at_paused_rows_costs_the_same_however_many_subjects_wait():
 def test_where_no_row_may_make_room_none_is_copied():
     """In an overload it is looked for in each turn, while the queue may hold megabytes."""
     queue = RowQueue(by_subject=True)
-    queue.append(Block.of(replace(rows("a b"), since=pa.array([0.0, 0.0]))))
+    queue.append(replace(rows("a b"), since=pa.array([0.0, 0.0])))
     before = queue.merged()
 
-    assert len(queue.remove(pa.array([False, False])).messages) == 0
+    assert len(queue.remove(pa.array([False, False]))) == 0
     assert queue.merged() is before
-    assert numbers(queue.remove(pa.array([True, False])).messages) == [0]
-    assert numbers(queue.take(9).messages) == [1]
+    assert numbers(queue.remove(pa.array([True, False]))) == [0]
+    assert numbers(queue.take(9)) == [1]
     assert (len(queue), queue.nbytes) == (0, 0)
 
 
