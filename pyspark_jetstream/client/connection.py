@@ -28,10 +28,10 @@ from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
 from .patience import Patience
-from .peer import Presence, is_early, received, send_all, unsent, was_refused
+from .peer import Presence, is_early, received, send_all, was_refused
 from .permissions import Permissions
 from .versions import Version, parse
-from .wire import INBOX, new_inbox
+from .wire import INBOX, is_inbox, new_inbox
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions
@@ -98,7 +98,7 @@ class Connection:
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
-        self._permissions = Permissions(inbox_prefix)
+        self.permissions = Permissions(inbox_prefix)
         try:
             self._reply_sid = self.subscribe(f"{self._inbox}.*")
             self._send_ping(30.0)  # how far away the server is shows with its first words
@@ -148,7 +148,7 @@ class Connection:
         """The new subscription's id; `needed` says whether it is an error if the user may not."""
         sid = next(self._sids)
         if not needed:
-            self._permissions.unneeded(subject)
+            self.permissions.may(subject)
         self.send(wire.sub(subject, sid))
         return sid
 
@@ -160,33 +160,23 @@ class Connection:
         a record or a command, by the rights of this user. There is none then.
         """
         subject = reply.decode("utf-8", "replace")
-        if self._permissions.may_answer(subject):
+        if is_inbox(subject, self._inbox_prefix):
             self.send(wire.pub(subject, data), timeout_s)
+        else:
+            logger.info("no answer is sent to %r, because it is no inbox", subject)
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
+    def offer(self, subject: str, data: bytes, reply: str = "", timeout_s: float = 30.0) -> bool:
         """
-        Publishes what nobody depends on: that the user may not is one warning, and from then on
-        nothing is sent on this subject, which is one of a few.
+        Publishes what nobody depends on, on one of a few subjects. That the user may not is a line
+        of the log, a warning if no answer is wanted; nothing is sent there from then on.
 
         Returns:
             Whether it was sent.
         """
-        may = self._permissions.may_tell(subject)
+        may = self.permissions.may(subject, logging.INFO if reply else logging.WARNING)
         if may:
-            self.send(wire.pub(subject, data), timeout_s)
+            self.send(wire.pub(subject, data, reply), timeout_s)
         return may
-
-    def ask(self, subject: str, reply: str, data: bytes) -> None:
-        """
-        Asks what nobody has to answer, without waiting. Where the user may not nothing is sent from
-        the second time on, and `may_ask` is false. `subject` is one of a few.
-        """
-        if self._permissions.may_ask(subject):
-            self.send(wire.pub(subject, data, reply))
-
-    def may_ask(self, subject: str) -> bool:
-        """Whether the server has not said that the user may not ask there."""
-        return self._permissions.may_ask(subject)
 
     def unsubscribe(self, sid: int) -> None:
         """Ends a subscription; frames under way may still arrive."""
@@ -365,14 +355,12 @@ class Connection:
         Whether the peer is there, without waiting; call it when all that came is read.
 
         It is asked (PING) when nothing came for `silence_s`, and has as long again to say anything.
-        On a slow line the question stands behind what was sent before it: a peer that takes some of
-        that is there as well.
 
         Raises:
             NotConnectedError: It is not: the connection is half open.
         """
         try:
-            to_ask = self._presence.must_ask(now, silence_s, lambda: unsent(self._sock))
+            to_ask = self._presence.must_ask(now, silence_s)
         except TimeoutError as error:
             raise self._broken(error) from None
         if to_ask:
@@ -393,7 +381,7 @@ class Connection:
         elif control.verb == b"-ERR":
             text = control.argument.decode("utf-8", "replace").strip(" '")
             if text.lower().startswith("permissions violation"):
-                if self._permissions.forgives(text):
+                if self.permissions.forgives(text):
                     return
                 raise PermissionsError(text)
             raise NotConnectedError(self._peer(), text)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import random
 from collections import UserString
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from ..errors import AuthenticationError, JetStreamError, ProtocolError
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     import ssl
 
     from .options import ConnectionOptions
+
+
+_DISTRUSTED: Final = (
+    "tlsCaFile must hold the CA that signed its certificate, as PEM, on every host; option servers"
+    " must name it as the certificate does; and both clocks must be right"
+)
 
 
 class _Unentered(Exception):
@@ -146,11 +152,9 @@ def _final(
     if wants_ours and not options.tls.cert_file:
         text = f"it wants a client certificate: {text}"
         return AuthenticationError(options.where, text, "give tlsCertFile and tlsKeyFile")
-    if isinstance(error, _Unentered):
-        return None
-    from .tls import distrusted
-
-    return distrusted(options, error)
+    if type(error).__name__ == "SSLCertVerificationError":  # ssl is imported where TLS begins
+        return AuthenticationError(options.where, f"TLS: {text}", _DISTRUSTED)
+    return None
 
 
 def _enter(

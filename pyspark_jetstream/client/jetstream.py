@@ -22,7 +22,6 @@ from ..errors import (
     ApiError,
     ConsumerNotFoundError,
     JetStreamError,
-    PermissionsError,
     ProtocolError,
     StreamNotFoundError,
 )
@@ -104,6 +103,7 @@ _IN_COMMON: Final = 1_000
 
 _MOST_PAGES: Final = 10_000
 """Pages of a listing: an answer that claims more of them does not tell the truth."""
+
 
 _IN_VAIN: Final = 100
 """After this many pages in a row without a new name, the listing is an error."""
@@ -352,10 +352,7 @@ class JetStream:
         Raises:
             ApiError: The stream refuses it.
         """
-        request = (subject, data, wire.header_block(headers))
-        (reply,) = self._replies([request], _NOT_NOW - {wire.NO_RESPONDERS})
-        if reply.status == wire.NO_RESPONDERS and (self._is_off() or self._is_taken(subject)):
-            (reply,) = self._replies([request])
+        (reply,) = self._replies([(subject, data, wire.header_block(headers))])
         return self.answer(subject, reply, lambda answer: int(answer["seq"]))
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
@@ -530,31 +527,15 @@ class JetStream:
                 found.append(None)
         return found
 
-    def _is_off(self) -> bool:
-        """Whether JetStream is, right now."""
-        try:
-            return _err_code(self.client.request(f"{self.prefix}.INFO")) in _NOT_NOW
-        except PermissionsError:
-            return False
-
-    def _is_taken(self, subject: str) -> bool:
-        """Whether a stream takes this subject: in a cluster, that has no leader right now."""
-        try:
-            return self.stream_of(subject) is not None
-        except PermissionsError:
-            return False
-
-    def _replies(
-        self, requests: Sequence[Request], passing: frozenset[int] = _NOT_NOW
-    ) -> list[Reply]:
+    def _replies(self, requests: Sequence[Request]) -> list[Reply]:
         """
-        The replies; what is refused by `passing` is asked for again, until `requestTimeout` after
+        The replies; what is refused by `_NOT_NOW` is asked for again, until `requestTimeout` after
         the first question, or, if nobody was there so far, for `connectTimeout`: a domain may be
         behind a link that comes up. The last one may take as long again.
         """
         if not requests:
             return []
-        client = self.client
+        client, passing = self.client, _NOT_NOW
         patience = Patience(client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
         replies = client.requests(requests)
         began = time.monotonic()
@@ -604,7 +585,7 @@ class JetStream:
                 reply.status,
                 0,
                 "nobody answers: JetStream is off for this account, or jsDomain or jsApiPrefix is"
-                " wrong",
+                " wrong, or no stream takes this subject",
             )
         if _is_leaderless(subject, reply):
             raise ApiError(subject, 503, _NO_LEADER, "the stream has no leader right now")

@@ -1,6 +1,5 @@
 """
-The server at the other end: the greeting, errors of it, round trips, and bytes that wait to be
-sent.
+The server at the other end: the greeting, errors of it, and round trips.
 
 Rule 1: one deadline holds for the greeting (`connectTimeout`), however little is said at a time,
 and a line has an end.
@@ -11,22 +10,13 @@ from __future__ import annotations
 
 import math
 import socket
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import AuthenticationError, NotConnectedError, TlsError
-
-try:
-    import fcntl
-    import termios
-except ImportError:  # Windows
-    _TIOCOUTQ = None
-else:
-    _TIOCOUTQ = termios.TIOCOUTQ
 
 if TYPE_CHECKING:
     import ssl
@@ -178,30 +168,14 @@ class Peer:
         self.encrypted = False
         self.name = f"[{host}]:{port}" if host is not None and ":" in host else f"{host}:{port}"
         self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
-        sock = self._dial(host, port)
+        name: Any = host.encode() if host is not None and host.isascii() else host  # no codec
+        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        # Each of the host's addresses has a share of the time.
+        sock = socket.create_connection((name, port), self.left_s() / len(addresses))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
         self.sock = sock
-
-    def _dial(self, host: str | None, port: int) -> socket.socket:
-        """A socket to one of the host's addresses; all of them share the time of one server."""
-        name = host.encode() if host is not None and host.isascii() else host  # spares the codec
-        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        failures: list[OSError] = []
-        for place, (family, kind, protocol, _, address) in enumerate(addresses):
-            try:
-                sock = socket.socket(family, kind, protocol)
-                try:
-                    sock.settimeout(self.left_s() / (len(addresses) - place))
-                    sock.connect(address)
-                    return sock
-                except BaseException:
-                    sock.close()
-                    raise
-            except OSError as error:
-                failures.append(error)
-        raise failures[0]
 
     def wrap(self, context: ssl.SSLContext, host: str | None) -> None:
         """
@@ -289,10 +263,9 @@ class Presence:
         self._pings: deque[float] = deque()
         self.heard = now
         """Time of the last bytes from the server, on the monotonic clock."""
+
         self._asked = -math.inf
-        """Time of the last PING, or of the last bytes that the server took."""
-        self._waiting = 0
-        """Bytes that waited to be sent then."""
+        """Time when `must_ask` last was true."""
 
     @property
     def under_way(self) -> int:
@@ -309,35 +282,18 @@ class Presence:
             trip_s = max(1e-6, now - self._pings.popleft())
             self.shortest_s = min(self.shortest_s or trip_s, trip_s)
 
-    def must_ask(self, now: float, silence_s: float, waiting: Callable[[], int]) -> bool:
+    def must_ask(self, now: float, silence_s: float) -> bool:
         """
         Whether a PING is to be sent now: nothing came for `silence_s`, and none was sent since.
 
-        Args:
-            waiting: tells how many bytes wait to be sent.
-
         Raises:
-            TimeoutError: For as long again nothing came, and the peer took none of what waits.
+            TimeoutError: For as long again nothing came.
         """
         if now - self.heard < silence_s:
             return False
         if self._asked <= self.heard:
-            self._asked, self._waiting = now, waiting()
+            self._asked = now
             return True
         if now - self._asked >= silence_s:
-            left = waiting()
-            if left >= self._waiting:
-                raise TimeoutError(f"silent for {now - self.heard:.1f}s, and no PONG to a PING")
-            self._asked, self._waiting = now, left
+            raise TimeoutError(f"silent for {now - self.heard:.1f}s, and no PONG to a PING")
         return False
-
-
-def unsent(sock: socket.socket) -> int:
-    """Bytes that were sent and the peer's host has not taken; 0 where the system can't say."""
-    if _TIOCOUTQ is None:
-        return 0
-    try:
-        waiting = fcntl.ioctl(sock.fileno(), _TIOCOUTQ, b"\0" * 4)
-    except OSError:
-        return 0
-    return int.from_bytes(waiting, sys.byteorder)

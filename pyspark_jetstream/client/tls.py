@@ -7,18 +7,13 @@ It is imported where TLS begins, for it imports ssl, which a plain connection ne
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..errors import AuthenticationError, TlsError
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions
     from .peer import Peer
-
-_DISTRUSTED: Final = (
-    "tlsCaFile must hold the CA that signed its certificate, as PEM, on every host; option servers"
-    " must name it as the certificate does; and both clocks must be right"
-)
 
 
 def context_of(options: ConnectionOptions) -> ssl.SSLContext:
@@ -62,10 +57,3 @@ def start_tls(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
             " server sends them: find out what between this host and the server does",
         )
     peer.wrap(context, host)
-
-
-def distrusted(options: ConnectionOptions, error: Exception) -> AuthenticationError | None:
-    """The error where a server's certificate is not trusted, with what to do about it."""
-    if not isinstance(error, ssl.SSLCertVerificationError):
-        return None
-    return AuthenticationError(options.where, f"TLS: {error}", _DISTRUSTED)

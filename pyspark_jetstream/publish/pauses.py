@@ -76,7 +76,7 @@ class WriterPauses:
             word = self.operators.announce(self._clock.monotonic())
             patience_s = _PATIENCE.get(self._asked, PATIENCE_S)
             _PATIENCE[self._asked] = max(LEAST_PATIENCE_S, patience_s / 2)
-            connection.ask(self.operators.active, f"{inbox}.{ACTIVE}", word)
+            connection.offer(self.operators.active, word, f"{inbox}.{ACTIVE}")
 
     def close(self, connection: Connection) -> None:
         """Ends the subscriptions."""
@@ -85,7 +85,7 @@ class WriterPauses:
 
     def awaits_operators(self, connection: Connection, now: float) -> bool:
         """Whether the first row waits for the operators' answer."""
-        return connection.may_ask(self.operators.active) and self.operators.holds(now)
+        return connection.permissions.may(self.operators.active) and self.operators.holds(now)
 
     def on_frame(
         self, name: bytes, frame: wire.Frame, lately: Iterable[Sequence[str]], now: float

@@ -391,7 +391,7 @@ class Publisher:
             )  # fmt: skip
             return
         try:
-            if connection.tell(subject, report, SEND_TIMEOUT_S):
+            if connection.offer(subject, report, "", SEND_TIMEOUT_S):
                 telemetry.bypassed()
         except NotConnectedError as error:
             if not final:

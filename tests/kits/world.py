@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.permissions import Permissions
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
@@ -160,18 +161,19 @@ class Net:
     def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
         self.send(wire.pub(reply.decode(), data))
 
-    def tell(self, subject: str, data: bytes, timeout_s: float = 30.0) -> bool:
-        self.send(wire.pub(subject, data))
-        return True
-
-    def ask(self, subject: str, reply: str, data: bytes) -> None:
+    def offer(self, subject: str, data: bytes, reply: str = "", timeout_s: float = 30.0) -> bool:
         """No controller runs, says the server in time."""
-        self.check_up()
-        assert (subject, reply) == (f"{CONTROL}.active", f"{INBOX}.active")
-        self._down.append(("active", Reply(b"", wire.NO_RESPONDERS, b"")))
-
-    def may_ask(self, subject: str) -> bool:
+        if reply:
+            self.check_up()
+            assert (subject, reply) == (f"{CONTROL}.active", f"{INBOX}.active")
+            self._down.append(("active", Reply(b"", wire.NO_RESPONDERS, b"")))
+        else:
+            self.send(wire.pub(subject, data))
         return True
+
+    @property
+    def permissions(self) -> Permissions:
+        return Permissions(INBOX)
 
     def poll(self) -> bool:
         self.check_up()

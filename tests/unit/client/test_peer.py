@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pyspark_jetstream.client.peer import Peer, Presence, send_all, unsent
+from pyspark_jetstream.client.peer import Peer, Presence, send_all
 from pyspark_jetstream.errors import TlsError
 
 from ...kits.seeds import fresh
@@ -31,12 +31,6 @@ def test_a_pong_that_nobody_asked_for_tells_nothing():
     trips = Presence(0.0)
     trips.answered(5.0)
     assert (trips.shortest_s, trips.under_way) == (0, 0)
-
-
-def test_what_was_sent_and_taken_waits_no_more():
-    one, other = socket.socketpair()
-    with one, other:
-        assert unsent(one) == 0
 
 
 @pytest.mark.parametrize("seed", fresh(__name__, 3))
@@ -121,7 +115,7 @@ def test_an_error_names_the_port_that_was_dialled(monkeypatch, server, port, nam
         raise ConnectionRefusedError
 
     peer = Peer(1.0)
-    monkeypatch.setattr(Peer, "_dial", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
     with pytest.raises(ConnectionRefusedError):
         peer.dial(server, port)
 

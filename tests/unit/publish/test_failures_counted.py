@@ -140,10 +140,16 @@ def test_receipts_and_reports_bypass_the_limit(monkeypatch):
     monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
     world = world_of(monkeypatch, metrics_subject="m")
     elsewhere(monkeypatch, world)
-    net, tell, reports = world.net, world.net.tell, []
+    net, offered, reports = world.net, world.net.offer, []
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
     net.commands += [(START_S + 1, command(1, "b", 1.0)), (START_S + 2, command(2, "a", 1.0))]
-    monkeypatch.setattr(net, "tell", lambda *said: (reports.append(said), tell(*said)))
+
+    def offer(subject, *said):
+        if subject == "m":
+            reports.append(said)
+        return offered(subject, *said)
+
+    monkeypatch.setattr(net, "offer", offer)
     world.run()
 
     assert len(reports) > 5
@@ -160,7 +166,7 @@ def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
     world = world_of(monkeypatch, metrics_subject="m")
     elsewhere(monkeypatch, world)
     world.net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
-    monkeypatch.setattr(world.net, "tell", lambda *said: may)
+    monkeypatch.setattr(world.net, "offer", lambda *said: may)
     world.run()
 
     assert (outcome(world, "bypassed") > 5) == may
