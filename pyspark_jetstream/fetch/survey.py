@@ -212,11 +212,14 @@ class Survey:
 
     def has_begun(self, info: StreamInfo) -> bool:
         """Whether a stream that came has reached the sequence, or the moment, that it begins at."""
-        moment = self._options.starting.moment_of(info.name)
         first = self._options.starting.streams.get(info.name, {}).get(0)
-        if moment is not None:
-            return moment.resolve(info.now) <= info.now
-        return not isinstance(first, int) or first <= info.last_seq + 1
+        is_there = not isinstance(first, int) or first <= info.last_seq + 1
+        return is_there and not self.is_early(info)
+
+    def is_early(self, info: StreamInfo) -> bool:
+        """Whether a stream begins at a moment that its server's clock has not reached."""
+        moment = self._options.starting.moment_of(info.name)
+        return moment is not None and moment.resolve(info.now) > info.now
 
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""
@@ -247,7 +250,7 @@ class Survey:
             of: these partitions; default: the query's.
 
         Raises:
-            OptionError: A sequence lies beyond the end of its stream, or a start in the future.
+            OptionError: A sequence lies beyond the end of its stream.
         """
         by_time: dict[str, int] = {}
         positions = []
@@ -257,9 +260,6 @@ class Survey:
             word: int | str | Moment = where.sequences.get(partition.index, where.word)
             word = where.moment or where.streams.get(partition.stream, {}).get(0, word)
             if isinstance(word, Moment):
-                if not ending and word.resolve(info.now) > info.now:
-                    why = f"'{word.text}' lies in the future: the server's time is {info.now}"
-                    raise OptionError("startingTimestamp", why)
                 if partition.stream not in by_time:
                     text = word.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)

@@ -17,7 +17,7 @@ from ..fetch.survey import Survey
 from ..logs import log_for
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask
-from ..values import EARLIEST
+from ..values import Starting
 from .options import SourceOptions
 
 logger = get_logger(__name__)
@@ -160,15 +160,20 @@ class Driver(ABC):
     def _check_start(self, info: StreamInfo) -> None:
         """
         Raises:
-            OptionError: The start would skip messages of a work queue.
+            OptionError: The start would skip messages of a work queue, or what comes before it is
+                yet to come, and a consumer is to begin there.
         """
-        start = self._options.starting
-        skips = start.sequences or start.streams or start.moment or start.word != EARLIEST
-        if info.retention == "workqueue" and skips:
+        if info.retention == "workqueue" and self._options.starting != Starting():
             raise OptionError(
                 "startingOffsets",
                 f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
                 " ever; use earliest, or purge what you do not want",
+            )
+        if self._survey.is_early(info) and (info.retention == "interest" or self._options.sharing):
+            raise OptionError(
+                "startingTimestamp",
+                f"lies in the future: the server's time is {info.now}, and the consumer by which"
+                f" '{info.name}' is read begins when it is made. Start the query then",
             )
         limits = info.config.get("consumer_limits") or {}
         if info.retention == "interest" and limits.get("inactive_threshold"):

@@ -150,7 +150,9 @@ class BatchPlanner:
             return Plan(start, end, (None,) * len(end.sequences))
         idle = frozenset(index for index, count in enumerate(counts) if count == 0)
         one_pass = self._is_together(start, end.sequences) and (
-            self._is_cut or self._is_short(start, end.sequences) or self._is_dear(start, 0)
+            bool(self._options.cut)
+            or self._is_short(start, end.sequences)
+            or self._is_dear(start, 0)
         )
         return Plan(start, replace(end, idle=idle, one_pass=one_pass), tuple(counts))
 
@@ -165,11 +167,6 @@ class BatchPlanner:
             and self._layout.partition_subject is not None
             and ends[0] - start.sequences[0] < self._options.direct_below
         )
-
-    @property
-    def _is_cut(self) -> bool:
-        """Whether options say that ranges are cut into several tasks."""
-        return bool(self._options.cut)
 
     def _is_dear(self, start: Offset, index: int) -> bool:
         """Whether the server reads a partition from there at a greater cost than its stream."""
@@ -203,11 +200,7 @@ class BatchPlanner:
         behind another.
         """
         layout = self._layout
-        together = (
-            layout.partition_subject is not None
-            and len(set(start.sequences)) == 1
-            and len(set(upto)) == 1
-        )
+        together = layout.partition_subject is not None and self._is_together(start, upto)
         groups: list[list[SubjectPartition]] = (
             [list(layout)] if together else [[partition] for partition in layout]
         )

@@ -146,6 +146,12 @@ class RangeDriver(Driver):
         if stay is not None:
             return stay
         initial = is_initial(start)
+        if initial and self._watched.is_early():
+            if self._stayed is None:
+                logger.warning("nothing is read before the moment that startingTimestamp names")
+            self._look()
+            self._stayed = start, start
+            return start
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
         if not initial:
             self._seats.expect(checkpoint)
@@ -153,8 +159,10 @@ class RangeDriver(Driver):
         own = self._offset(start)
         self._name_query(own)
         resumed = () if initial else checkpoint.resumed
-        position = self._position(replace(own, resumed=resumed), initial)
-        if position is None:
+        position: Offset | None = own
+        if self._options.standby:
+            position = self._holder.take_turn(replace(own, resumed=resumed), initial, self._infos)
+        if position is None:  # another query reads
             self._note(own, [None] * len(self._layout), None)
             return stay_of(start, own)
         position = position.bare()
@@ -197,26 +205,31 @@ class RangeDriver(Driver):
         if not is_sure and not self._layout.is_several:  # those were looked at above
             self._look()
         if self._options.standby:
-            self._await_turn(replace(offset, resumed=upto.resumed), is_initial(start))
-        if self._options.standby and self._holder.is_past(upto, self._infos):
-            logger.warning(
-                "standby: this query runs the batch that it had begun without rows, because another"
-                " query has committed all rows of the batch"
-            )
-            return []
+            own = replace(offset, resumed=upto.resumed)
+            # An earlier run left the batch unfinished, so it cannot be left out.
+            while self._holder.take_turn(own, is_initial(start), self._infos) is None:
+                self._watched.look()
+            if self._holder.is_past(upto, self._infos):
+                logger.warning(
+                    "standby: this query runs the batch that it had begun without rows, because"
+                    " another query has committed all rows of the batch"
+                )
+                return []
         if plan is not None:
             # Nor does a task miss what left before it was counted.
             self._watched.check_batch(offset, upto)
-        resumed = not is_initial(start) or bool(upto.resumed and start != end)
+        resumed = not is_initial(start) or bool(upto.resumed)
         self._prepare(offset, resumed)
         if is_empty:
             return []
         if plan is None:
-            plan = self._replanned(offset, upto)
+            self._watched.check_batch(offset, upto)
+            plan = self._planner.plan(offset, upto)
         return self._planner.tasks(plan)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        self._settle(Offset.from_json(end))
+        if not is_initial(end):
+            self._settle(Offset.from_json(end))
 
     def _settle(self, offset: Offset) -> bool:
         """Settles all up to an offset that Spark has committed; whether it did. Never raises."""
@@ -250,20 +263,6 @@ class RangeDriver(Driver):
                     raise
                 self._holder.lose(error)
 
-    def _position(self, own: Offset, initial: bool) -> Offset | None:
-        """Start of the next batch: the checkpoint's; None while another query reads."""
-        if not self._options.standby:
-            return own
-        return self._holder.take_turn(own, initial, self._infos)
-
-    def _await_turn(self, own: Offset, initial: bool) -> None:
-        """
-        Returns when the query holds its seats: a batch that an earlier run left unfinished cannot
-        be left out, and waits for as long as another query reads.
-        """
-        while self._holder.take_turn(own, initial, self._infos) is None:
-            self._watched.look()
-
     def _stay(self, start: Mapping[str, Any]) -> dict[str, Any] | None:
         """
         The answer of a moment ago, if nothing was there behind `start`, and nothing has come since
@@ -279,7 +278,8 @@ class RangeDriver(Driver):
             return None
         elif pins.hears and not self._seats.paused:
             every_s = max(_LOOK_SELDOM_S, len(self._layout) / _LOOKS_A_SECOND)
-        return None if self._watched.is_older(every_s) else self._stayed[1]
+        is_old = time.monotonic() - self._watched.seen.at >= every_s
+        return None if is_old else self._stayed[1]
 
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
@@ -326,13 +326,6 @@ class RangeDriver(Driver):
         self._plans = [*self._plans[-1:], plan]
         return plan
 
-    def _replanned(self, offset: Offset, upto: Offset) -> Plan:
-        """A batch of the run before, from the write-ahead log."""
-        self._watched.check_batch(offset, upto)
-        plan = replace(self._planner.plan(offset, upto), end=upto)
-        self._plans = [*self._plans[-1:], plan]
-        return plan
-
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
         """Makes the consumers; only ever once their names are in the write-ahead log."""
         if self._holder.prepare(offset, resumed, self._infos):
@@ -371,9 +364,10 @@ class RangeDriver(Driver):
 
     def _laid_out(self, offset: Offset, own: Offset) -> tuple[Offset, Offset]:
         """
-        An offset of several streams with those that are there now: the ones that came begin at
-        their first message, or where `startingOffsets` names them. A run that ends at what was
-        there takes none that came later. And the checkpoint's own with the same ones.
+        An offset of several streams with those that are there now. The ones that came begin at
+        their first message, or where `startingOffsets` names them, or at a moment if that is
+        absolute. A run that ends at what was there takes none that came later. And the checkpoint's
+        own with the same ones.
         """
         if not self._layout.is_several:
             return offset, own
@@ -382,7 +376,9 @@ class RangeDriver(Driver):
         came = [n for n in self._infos if n not in known and self._end.has(n)]
         new = [n for n in came if self._survey.has_begun(self._infos[n])]
         joining = Layout.of_streams(new)
-        named = Starting(streams=self._options.starting.streams)
+        starting = self._options.starting
+        moment = starting.moment if starting.moment and starting.moment.absolute else None
+        named = Starting(streams=starting.streams, moment=moment)
         positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
         if new:
             self._watched.check_readable()
@@ -405,7 +401,7 @@ class RangeDriver(Driver):
                     for p in upto.layout
                 )
             )
-        return upto.at(upto.resumed) if upto.resumed and start != end else offset
+        return upto.at(upto.resumed) if upto.resumed else offset
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
         """End of what this run may read now."""
@@ -440,13 +436,12 @@ class RangeDriver(Driver):
 
     def _note(self, offset: Offset, there: Sequence[int | None], plan: Plan | None) -> None:
         """Notes for progress what the batch was planned by."""
-        end = plan.end if plan is not None else offset
         counts = plan.counts if plan is not None else (0,) * len(there)
         left = [
             None if held is None or count is None else max(0, held - count)
             for held, count in zip(there, counts, strict=True)
         ]
-        if plan is not None and end.sequences == self._upto(offset):
+        if plan is not None and plan.end.sequences == self._upto(offset):
             left = [0] * len(left)
         latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {

@@ -52,4 +52,4 @@ class StreamReader(EarlierReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the offsets alone."""
-        return self.driver.tasks(start, end)
+        return self.driver.tasks(start, end) if start != end else []

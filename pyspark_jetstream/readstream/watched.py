@@ -80,10 +80,6 @@ class WatchedStreams:
         """Forgets the consumers that were seen: this run has just made them its own."""
         self.seen = replace(self.seen, consumers={})
 
-    def is_older(self, age_s: float) -> bool:
-        """Whether the last look was so long ago."""
-        return time.monotonic() - self.seen.at >= age_s
-
     @property
     def infos(self) -> Mapping[str, StreamInfo]:
         """The streams, by name."""
@@ -111,6 +107,17 @@ class WatchedStreams:
                     f"work queue '{info.name}' has deny_purge, and what a query has read leaves it"
                     " by a purge: read a stream without it, such as one that sources this one",
                 )
+
+    def is_early(self) -> bool:
+        """
+        Whether the query begins at a moment that is yet to come. Of several streams those that have
+        begun are read: the others join them when they do.
+        """
+        early = {name for name, info in self.infos.items() if self._survey.is_early(info)}
+        begun = [name for name in self._layout.streams if name not in early]
+        if self._layout.is_several and begun:
+            self._survey.set_layout(Layout.of_streams(begun))
+        return len(begun) < len(self._layout.streams)
 
     def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
         """

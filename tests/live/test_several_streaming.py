@@ -2,11 +2,13 @@
 
 import json
 import random
+from datetime import timedelta
 from typing import TypeVar
 from unittest.mock import patch
 
 import pytest
 
+from pyspark_jetstream.client.info import parse_time
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.readstream import rangedriver
@@ -89,25 +91,34 @@ def test_an_end_by_stream(tenants, query):
         several.plan()
 
 
-def test_moments_by_stream(tenants, query):
-    """`startingTimestamp` by stream counts for one that comes later, or a moment to come."""
-    tenants.make("a", "b", "d")
-    tenants.fill("a", "b", "d")
-    moment = tenants.js.stream_info(tenants.name("a")).now.isoformat()
-    tenants.remove("d")
-    starts = {tenants.name("a"): {"0": moment}, tenants.name("c"): {"0": "2100-01-01T00:00:00Z"}}
-    starts[tenants.name("d")] = {"0": moment}
-    several = query(streamPattern=f"{tenants.prefix}-*", startingTimestamp=json.dumps(starts))
-    tenants.fill("a", "b", count=1)
+@pytest.mark.parametrize("starts", [1, {"a": 1, "c": 0.1, "d": 9999}, {"a": 1, "b": 1.3}])
+def test_moments(tenants, query, starts):
+    """
+    Each stream is read from its moment on, also one that comes before that or later; those without
+    one, or whose moment has come, are read while others wait.
+    """
+    tenants.make(*"ab")
+    tenants.fill(*"ab")
+    now = tenants.js.stream_info(tenants.name("a")).now
+    by_stream = starts if isinstance(starts, dict) else dict.fromkeys("abcd", starts)
+    begins = {name: now + timedelta(seconds=by_stream.get(name, -9)) for name in "abcd"}
+    texts = {tenants.name(name): {"0": begins[name].isoformat()} for name in by_stream}
+    start = json.dumps(texts) if by_stream is starts else begins["a"].isoformat()
+    several = query(streamPattern=f"{tenants.prefix}-*", startingTimestamp=start)
     drain(several)
-    tenants.make("c", "d")
-    tenants.fill("c", "d")
-    drain(several)
-    tenants.fill("c", count=2)
+    assert rows(several) == ([] if "b" in by_stream else every(tenants, b=3))
+    tenants.make(*"cd")
+    while tenants.js.stream_info(tenants.name("a")).now < now + timedelta(seconds=2):
+        tenants.fill(*"abcd", count=1)
+        drain(several)
+    tenants.fill(*"abcd")
     drain(several)
 
-    skipped = {(tenants.name("a"), 0, sequence) for sequence in (1, 2, 3)}
-    assert rows(several) == sorted(set(every(tenants, a=4, b=4, d=3)) - skipped)
+    stored = every(tenants, **{n: tenants.js.stream_info(tenants.name(n)).last_seq for n in "abcd"})
+    times = [parse_time(tenants.js.message_get(name, seq=at).time) for name, _, at in stored]
+    assert rows(several) == [
+        row for row, time in zip(stored, times, strict=True) if time >= begins[row[0][-1]]
+    ]
 
 
 def test_a_start_that_a_new_stream_does_not_reach_yet(tenants, query):

@@ -29,7 +29,7 @@ from ...errors import OffsetError, OptionError
 from ...fetch.survey import check_direct
 from ...tasks.ranges import Reads
 from ...tasks.rows import ReadTask
-from ...values import EARLIEST
+from ...values import Starting
 from ..driver import Driver, PausedConsumers
 from ..offsets import is_initial
 from ..options import MAX_CLAIMS, Sharing
@@ -137,8 +137,6 @@ class ClaimDriver(Driver):
         return end.to_json()
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
-        if start == end:  # the first batch of a query that had nothing to claim
-            return []
         upto = self._fitting(ClaimedOffset.from_json(end))
         replayed = self._planned is None or self._planned[1] != upto
         if replayed:  # of the run before, from the write-ahead log
@@ -289,9 +287,8 @@ class ClaimDriver(Driver):
     def _make(self) -> None:
         """Joins the consumers; one that is missing begins where the options say."""
         start = self._options.starting
-        is_whole = not (start.moment or start.word != EARLIEST or start.sequences)
         at = self._survey.positions(start, self._infos, "startingOffsets")
-        self.claimant.join([None if is_whole else begin + 1 for begin in at])
+        self.claimant.join([None if start == Starting() else begin + 1 for begin in at])
 
     def _check_same(self, created: Mapping[str, str]) -> None:
         """
