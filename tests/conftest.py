@@ -69,6 +69,15 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    """Closes what a test that fails has left open: its sockets are no fault of a later test."""
+    for entry in call.excinfo.traceback if call.excinfo is not None else ():
+        for value in entry.frame.f_locals.values():
+            if isinstance(value, Client):
+                value.close()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report):
     """Names what fails at once, not only at the end: a run may be stopped before it gets there."""

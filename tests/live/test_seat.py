@@ -3,7 +3,6 @@
 import json
 import math
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ from pyspark_jetstream.values import Secret
 
 from ..kits import clients, replicas
 from ..kits.admin import delete_consumers
+from ..kits.answers import answer
 from ..kits.options import connection_of
 from ..kits.pins import Puller, Query, QueryProcess, apart, query, until_it_reads
 from ..kits.proxy import Proxy
@@ -172,14 +172,19 @@ def test_of_two_at_once_one_reads(new_stream, apart, options):
     assert sum(one.standby()["active"] for one in pair) == 1
 
 
-def test_a_client_that_pulls_by_hand_is_unpinned(nats_server, new_stream, publish, query):
+def test_a_client_that_pulls_by_hand_is_unpinned(nats_server, js, new_stream, publish, query):
     """Nothing is planned while another client is pinned, and it is not for long."""
     stream = new_stream(retention="workqueue")
     one = query(stream=stream, **SOON)
     one.batch()
     stranger = Puller(nats_server, stream, "c-0")
+    hears = js.client.connection
+    sid = hears.subscribe(stranger.subject)
+    hears.ping(60.0)
     stranger.pull()
-    time.sleep(2.5)  # the driver pulls anew, behind it
+    while answer(hears, sid).reply.decode() != stranger.inbox:
+        pass
+    answer(hears, sid)  # the driver pulls anew, behind it
     publish([(f"{stream}.a", b"x")] * 3)
     rows = until_it_reads(one)
     stranger.close()

@@ -3,32 +3,13 @@
 from contextlib import nullcontext
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import DataLossError
-from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.options import BELOW
+from ..kits.reading import query
 
-
-class Query:
-    """A query, driven as Spark does."""
-
-    def __init__(self, url, **options):
-        self.reader = StreamReader(parse_stream({"servers": url} | options))
-        self.at = self.reader.initialOffset()
-
-    def look(self):
-        """Where the next batch would end."""
-        return self.reader.latestOffset(self.at, ReadAllAvailable())
-
-    def batch(self, end):
-        """The payloads of the batch that ends here."""
-        tasks = self.reader.partitions(self.at, end)
-        batches = [batch for task in tasks for batch in self.reader.read(task)]
-        self.at = end
-        return sorted(data for batch in batches for data in batch.column("data").to_pylist())
+__all__ = ["query"]
 
 
 NEW = [b"new%d" % i for i in range(8)]
@@ -47,66 +28,69 @@ def anew(js, publish):
     return make
 
 
-def begun(url, name, publish, **options):
-    """A query that has read ten messages, and not settled them."""
-    query = Query(url, stream=name, **options)
-    query.batch(query.look())
-    publish([(f"{name}.x", b"old%d" % i) for i in range(10)])
-    assert len(query.batch(query.look())) == 10
-    return query
+@pytest.fixture
+def begun(query, publish):
+    """Makes queries that have read ten messages, and not settled them."""
+
+    def make(name, **options):
+        one = query(stream=name, **options)
+        one.plan()
+        one.commit()
+        publish([(f"{name}.x", b"old%d" % i) for i in range(10)])
+        assert one.step() == 10
+        return one
+
+    return make
 
 
-def test_a_commit_of_a_stream_that_is_no_more(nats_server, js, new_stream, publish, anew):
+def data(rows):
+    return sorted(row["data"] for row in rows)
+
+
+def test_a_commit_of_a_stream_that_is_no_more(new_stream, begun, anew):
     """A commit settles nothing in a stream made anew: its messages are all read."""
     name = new_stream(retention="workqueue")
-    query = begun(nats_server.url, name, publish, failOnDataLoss="false")
+    one = begun(name, failOnDataLoss="false")
     anew(name, "workqueue")
-    before, end = query.at, query.look()
-    query.reader.commit(before)
+    one.plan()  # and Spark commits the batch before
 
-    assert query.batch(end) == NEW
-    query.reader.stop()
+    assert data(one.read()) == NEW
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_restart_over_a_stream_that_is_no_more(nats_server, js, new_stream, publish, anew, fails):
+def test_a_restart_over_a_stream_that_is_no_more(js, new_stream, publish, begun, anew, fails):
     """A run that begins with a batch of the run before settles nothing in a stream made anew."""
     name = new_stream(retention="workqueue")
-    query = begun(nats_server.url, name, publish)
+    one = begun(name)
     publish([(f"{name}.x", b"old")])
-    start, end = query.at, query.look()  # in Spark's log, and not run
-    query.reader.stop()
+    one.plan()  # in Spark's log, and not run
+    one.die()
     anew(name, "workqueue")
-    again = Query(nats_server.url, stream=name, failOnDataLoss=fails)
-    again.at = start
     if fails == "true":
         with pytest.raises(DataLossError, match="made anew"):
-            again.batch(end)
+            one.restart()
+        assert js.stream_info(name).messages == len(NEW)
     else:
-        assert again.batch(end) == []
-        assert again.batch(again.look()) == NEW
-    again.reader.stop()
-
-    assert fails == "false" or js.stream_info(name).messages == len(NEW)
+        one.restart(failOnDataLoss="false")
+        assert len(one.rows) == 10
+        one.plan()
+        assert data(one.read()) == NEW
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize("mode", ["auto", "own", "direct"])
-def test_a_stream_made_anew_between_plan_and_tasks(
-    nats_server, js, new_stream, publish, anew, mode, fails
-):
+def test_a_stream_made_anew_between_plan_and_tasks(new_stream, publish, begun, anew, mode, fails):
     """A batch of a stream made anew since its plan is noticed by the next plan."""
     name = new_stream()
-    query = begun(nats_server.url, name, publish, directBelow=BELOW[mode], failOnDataLoss=fails)
+    one = begun(name, directBelow=BELOW[mode], failOnDataLoss=fails)
     publish([(f"{name}.x", b"old%d" % i) for i in range(5)])
-    end = query.look()
+    one.plan()
     anew(name, "limits")
     publish([(f"{name}.x", b"more%d" % i) for i in range(12)])
     said = pytest.raises(DataLossError, match="made anew") if fails == "true" else nullcontext()
 
-    found = query.batch(end)
+    found = one.read()
     with said:
-        query.look()
-    query.reader.stop()
+        one.claim()
 
     assert fails == "true" or found == []
