@@ -125,8 +125,8 @@ $(LOWEST)/.installed: $(INSTALLED)
 	@touch $@
 
 .PHONY: matrix
-matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (ARGS=--table: what came of it)
-	$(BIN)/python -m tests.matrix $(ARGS)
+matrix: $(INSTALLED)  ## Run the wheel in each deployment and version (ARGS="-k connect")
+	$(BIN)/python -m pytest -n 0 tests/matrix/deployments.py $(ARGS)
 
 .PHONY: examples
 examples: $(EXAMPLES)/.installed  ## Run docs/examples, those of Connect and pipelines, too
@@ -164,6 +164,6 @@ docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind
 	rm -rf $(VENV) $(LOWEST) $(EXAMPLES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	rm -rf bench-results.json chaos-results.jsonl matrix-results.jsonl .hypothesis
+	rm -rf bench-results.json chaos-results.jsonl .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

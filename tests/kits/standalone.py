@@ -43,11 +43,6 @@ class Standalone:
         self._said(name, log, r"(Successfully registered with master)")
         return self._processes[name].pid
 
-    def executors(self, name: str) -> list[int]:
-        """Process ids of the executors that a worker runs."""
-        worker = self._processes[name].pid
-        return [pid for pid in _children(worker) if b"ExecutorBackend" in _command(pid)]
-
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """Ends master or worker."""
         process = self._processes.pop(name)
@@ -76,23 +71,3 @@ class Standalone:
                 return found[1]
             time.sleep(0.1)
         raise TimeoutError(f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}")
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                fields = (each / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent and fields[0] != "Z":
-                found.append(int(each.name))
-    return found
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -1,7 +1,10 @@
-"""Virtual environments with the built wheel, each made once and kept while nothing changed."""
+"""Interpreters, JDKs, and virtual environments with the built wheel, kept while nothing changed."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,8 +12,9 @@ from email.parser import Parser
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
+
 from ..kits.places import ROOT
-from .tools import Tool
 
 
 def build_wheel(folder: Path) -> Path:
@@ -21,19 +25,24 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def pandas_of(python: Path) -> str:
-    """The version of the environment's pandas; nothing if it has none."""
-    found = python.parents[1].glob("lib/python*/site-packages/pandas-*.dist-info")
-    return "".join(each.name.split("-")[1].removesuffix(".dist") for each in found)
+def java_home(version: str) -> Path:
+    """A JDK of this version."""
+    homes = [*os.environ.get("JAVA_HOMES", "").split(":"), os.environ.get("JAVA_HOME", "")]
+    if on_path := shutil.which("java"):
+        homes.append(str(Path(on_path).resolve().parents[1]))
+    for home in filter(None, homes):
+        said = subprocess.run([f"{home}/bin/java", "-version"], capture_output=True, text=True)
+        if re.search(rf'version "{version}\b', said.stderr):
+            return Path(home)
+    pytest.skip(f"no Java {version}")
 
 
 class Environments:
     """The environments below a folder."""
 
-    def __init__(self, folder: Path, wheel: Path, pythons: dict[str, Tool]) -> None:
+    def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder = folder
         self.wheel = wheel
-        self._pythons = pythons
 
     def installed(self, python: str, spark: str) -> Path:
         """The wheel and what it needs, so without pandas."""
@@ -62,13 +71,10 @@ class Environments:
     def _made(
         self, name: str, python: str, needs: list[str], *, wheel: bool = True, own: bool = True
     ) -> Path:
-        """
-        Its interpreter.
-
-        Args:
-            wheel: Install the wheel.
-            own: Install what the wheel needs, but for Spark.
-        """
+        """Its interpreter; with the wheel, and with what that needs of its own."""
+        program = f"python{python}"
+        if shutil.which(program) is None or subprocess.run([program, "-V"]).returncode:
+            pytest.skip(f"no Python {python}")
         home = self.folder / f"python-{name}"
         interpreter, made = home / "bin" / "python", home / "made"
         needs = [*needs, *(self._requirements() if own else [])]
@@ -76,7 +82,7 @@ class Environments:
         if made.exists() and made.read_text() == key:
             return interpreter
         made.unlink(missing_ok=True)
-        _run([self._pythons[python].path, "-m", "venv", home])
+        _run([program, "-m", "venv", home])
         pip = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run([*pip, *needs])
         if wheel:
@@ -95,5 +101,4 @@ class Environments:
 
 def _run(words: list[str | Path]) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=1200)
-    if done.returncode:
-        raise RuntimeError(f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    assert not done.returncode, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
