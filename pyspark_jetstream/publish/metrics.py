@@ -13,12 +13,10 @@ that of the rows. A label that a writer cannot tell is empty, which to Prometheu
 from __future__ import annotations
 
 import json
-import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, product
+from itertools import product
 from typing import Any, Final, Literal, NamedTuple
 
 from ..foreign import Reader, each, flag, number, read_json, record, text
@@ -219,21 +217,12 @@ class MetricsSnapshot:
         return tuple(sums)
 
     def summary(self) -> str:
-        """All values in one line for a log."""
-        words = []
-        statuses = sorted({status for status, _ in self.values.get(OUTCOMES.name, {})})
-        for status in statuses:
-            (count,) = self.total(OUTCOMES.name, status=status)
-            words.append(f"{status}={count}")
+        """What was counted, in one line for a log: outcomes, and the other counters."""
+        counts = {each: self.total(OUTCOMES.name, status=each)[0] for each in _KNOWN["status"]}
         for metric in METRICS.values():
-            (value, *_) = self.total(metric.name)
-            if metric.kind == "counter" and metric is not OUTCOMES and value:
-                name = metric.name.split("_", 2)[2].removesuffix("_total")
-                words.append(f"{'throttled_ms' if metric is THROTTLED else name}={value}")
-        series = self.total(QUEUE_TIME.name)
-        if any(series):
-            words += [f"queued_p{p}_s<={_quantile(series, p / 100):.4g}" for p in (50, 99)]
-        return " ".join(words) or "nothing counted"
+            if metric.kind == "counter" and metric is not OUTCOMES:
+                counts[metric.name.removeprefix("jetstream_")] = self.total(metric.name)[0]
+        return " ".join(f"{name}={count}" for name, count in counts.items() if count)
 
     def as_json(self) -> dict[str, Any]:
         """The snapshot as JSON: by metric, pairs of labels and values."""
@@ -268,12 +257,6 @@ def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
 
 ZEROS: Final = MetricsSnapshot.of(_zeros())
 """Every count and state before anything has happened; of labels that are open there is none."""
-
-
-def _quantile(series: Sequence[int], share: float) -> float:
-    """The bound of the bucket of `QUEUE_TIME` in which so many of all are reached."""
-    counts = list(accumulate(series[:-1]))
-    return (*QUEUE_TIME.buckets, math.inf)[bisect_left(counts, share * counts[-1])]
 
 
 def _series_of(metric: Metric, said: Any) -> list[Any]:

@@ -122,7 +122,7 @@ class Publisher:
         self._goes_on = False  # whether rows have left the queue for this turn
         is_on = options.metrics.metrics_subject is not None
         self._reporter = Reporter(context.origin, is_on)
-        self._watchdog = Watchdog(now, options.rules.overload_window_s)
+        self._watchdog = Watchdog(now)
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.admission!r}, {self.lanes!r}>"
@@ -139,6 +139,11 @@ class Publisher:
         if kind is not None and issubclass(kind, PublishRejectedError):
             self.shedding.rejected += 1
         self._report(final=True)
+        if self.shedding.dropped:
+            logger.warning(
+                "dropped %d rows, as overloadPolicy=drop says: their streams pushed back, or were"
+                " full", self.shedding.dropped,
+            )  # fmt: skip
 
     def finish(self) -> Written:
         """Ends the subscriptions when no row is left; the outcomes of all rows."""
@@ -345,7 +350,7 @@ class Publisher:
         self._unreleased += self.admission.expire(now, not lanes.rows.wants_rows)
         self._take_rejected()
         self._apply_refusals(now)
-        still_s = self._watchdog.look(now, lanes.acked, self.shedding.dropped, self._has_rows)
+        still_s = self._watchdog.look(now, lanes.acked, self._has_rows)
         if still_s:
             logger.warning("nothing stored for %.0fs: %s", still_s, self._why_not())
         if now >= self._reporter.due:

@@ -247,37 +247,21 @@ class Reporter:
 
 
 class Watchdog:
-    """
-    Of one task.
+    """Of one task."""
 
-    Args:
-        dropped_every_s: between two lines about rows that were dropped.
-    """
-
-    def __init__(self, now: float, dropped_every_s: float) -> None:
-        self._dropped_every_s = dropped_every_s
+    def __init__(self, now: float) -> None:
         self._moved = (0, now)
         """PubAcks, and when there was one more."""
         self._warn_at = now + _STALLED_S
-        self._dropped_said = (0, -math.inf)
-        """Rows that were dropped when this was last said, and when it was."""
 
-    def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> float:
+    def look(self, now: float, acked: int, is_busy: bool) -> float:
         """
-        Says how many rows were dropped in all (A23), and that rows are stored again.
+        Says that rows are stored again.
 
         Returns:
             For how many seconds nothing is stored although there is something to store, each ten
             seconds; else 0.
         """
-        said, since = self._dropped_said
-        if dropped > said and now - since >= self._dropped_every_s:
-            self._dropped_said = dropped, now
-            logger.warning(
-                "dropped %d rows so far, as overloadPolicy=drop says: their streams push back, or"
-                " are full. Rows are dropped until the streams take them as fast as they come",
-                dropped,
-            )
         before, at = self._moved
         if acked != before and self._warn_at > at + _STALLED_S:
             logger.warning("rows are stored again, after %.0fs in which none was", now - at)

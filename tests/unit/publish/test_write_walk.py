@@ -193,8 +193,7 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     said = [int(each.msg.split()[1]) for each in caplog.records if "dropped" in each.msg]
     took_s = write.world.clock.now - write.began
     assert took_s < ENOUGH_S, f"seed {seed}"
-    assert bool(dropped) == bool(said) and len(said) <= 1 + took_s / write.window_s, f"seed {seed}"
-    assert said == sorted(set(said)) and max(said, default=0) <= len(dropped), f"seed {seed}"
+    assert said == [len(dropped)] * bool(dropped), f"seed {seed}"
     reported = any(each.subject == METRICS for each in write.dead.heard)
     assert write.max_payload > 10 or not reported, f"seed {seed}"
     counted = write.world.telemetry.snapshot()
