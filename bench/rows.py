@@ -121,7 +121,7 @@ def frames(
     row = 0
     for table in rows.tables(first, last):
         for batch in table.to_batches(max_chunksize=_BLOCK_ROWS):
-            yield _whole(framed(builder.build(batch), row, inbox))
+            yield framed(builder.build(batch), row, inbox)
             row += batch.num_rows
 
 
@@ -137,14 +137,6 @@ def pairs(rows: Flights | Payloads, first: int, last: int) -> list[tuple[str, by
 def rows_of(rows: int, size: int = 0, subjects: int | None = None) -> Flights | Payloads:
     """Flights, or payloads of so many bytes."""
     return Payloads(size, rows, subjects) if size else Flights(rows)
-
-
-def _whole(block: Publishes) -> Publishes:
-    """The same with payloads and all in one piece, which is not to be made under a clock."""
-    frames = block.slice(block.first, block.end)
-    if isinstance(frames, memoryview):
-        return block
-    return block._replace(wire=memoryview(b"".join(frames)), apart=None)
 
 
 def _join(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:

@@ -205,9 +205,9 @@ class Wire:
             answer += self._answers(wait=True)
         return Counted(sent)
 
-    def _send(self, frames: bytes | memoryview | list[memoryview]) -> None:
+    def _send(self, frames: bytes | memoryview) -> None:
         self._sock.settimeout(_TIMEOUT_S)
-        self._sock.sendall(b"".join(frames) if isinstance(frames, list) else frames)
+        self._sock.sendall(frames)
 
     def _answers(self, wait: bool) -> bytes:
         """What has arrived; nothing, unless it waits, when nothing has."""

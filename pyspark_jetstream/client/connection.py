@@ -28,7 +28,7 @@ from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
 from .patience import Patience
-from .peer import Presence, is_early, received, send_all, was_refused
+from .peer import Presence, is_early, received, was_refused
 from .permissions import Permissions
 from .versions import Version, parse
 from .wire import INBOX, is_inbox, new_inbox
@@ -132,15 +132,16 @@ class Connection:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
-    def send(self, data: bytes | memoryview | list[memoryview], timeout_s: float = 30.0) -> None:
+    def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
         """
-        Writes all of `data`, pieces behind each other.
+        Writes all of `data`.
 
         Raises:
             NotConnectedError: The peer is gone, or took nothing for `timeout_s`.
         """
         try:
-            send_all(self._sock, data, timeout_s)
+            self._sock.settimeout(timeout_s)
+            self._sock.sendall(data)
         except OSError as error:
             raise self._broken(error) from None
 

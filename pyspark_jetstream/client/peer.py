@@ -33,9 +33,6 @@ _UNREACHED: Final = (
 _RECORD_BYTES: Final = 1 << 14
 """The most that TLS gives at one time; a server's records may have half a KiB each."""
 
-_PIECES: Final = 1024
-"""Upper bound of the pieces in one system call (IOV_MAX)."""
-
 _MAX_LINE: Final = 1 << 20
 """A line without an end; INFO is some KiB, more in a cluster of hundreds."""
 
@@ -99,35 +96,6 @@ def received(sock: socket.socket, most: int) -> bytes:
             chunks.append(sock.recv(_RECORD_BYTES))
             got += len(chunks[-1])
     return b"".join(chunks)
-
-
-def send_all(
-    sock: socket.socket, data: bytes | memoryview | list[memoryview], timeout_s: float
-) -> None:
-    """
-    Writes all of the bytes, or of the pieces behind each other, which are gathered where they are.
-
-    Raises:
-        OSError: The other end is gone, or it takes longer than `timeout_s`.
-    """
-    sock.settimeout(timeout_s)
-    if not isinstance(data, list):
-        sock.sendall(data)
-        return
-    if hasattr(sock, "pending"):  # TLS gathers nothing
-        sock.sendall(b"".join(data))
-        return
-    deadline = time.monotonic() + timeout_s
-    left = data[::-1]
-    while left:
-        sent = sock.sendmsg(left[: -_PIECES - 1 : -1])
-        while left and sent >= len(left[-1]):
-            sent -= len(left.pop())
-        if left:
-            left[-1] = left[-1][sent:]
-            if (left_s := deadline - time.monotonic()) <= 0:
-                raise TimeoutError("timed out")
-            sock.settimeout(left_s)
 
 
 class Peer:

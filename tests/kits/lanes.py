@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.window import Window
-from pyspark_jetstream.publish.lanes.frames import Frames
 from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.options import WindowOptions
 
@@ -175,9 +174,9 @@ class ModelServer:
 # ── conversations ────────────────────────────────────────────────────────────────────────────
 
 
-def joined(frames: Frames | None) -> bytes:
-    """What a lane sends as one piece; nothing for None."""
-    return b"".join(frames) if isinstance(frames, list) else bytes(frames or b"")
+def joined(frames: bytes | memoryview | None) -> bytes:
+    """What a lane sends; nothing for None."""
+    return bytes(frames or b"")
 
 
 def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:

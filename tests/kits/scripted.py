@@ -118,7 +118,7 @@ class Writer:
             window.append(_block(self._offered))
             self._offered += _BLOCK
         while (frames := window.frames_to_send(now, _MAX_BYTES)) is not None:
-            wire = b"".join(frames) if isinstance(frames, list) else frames
+            wire = frames
             for publishes in _runs(memoryview(wire).cast("q").tolist()):
                 server.publish(self, publishes, now)
         self.track.append((now, window.limit))

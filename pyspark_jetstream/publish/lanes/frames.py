@@ -1,9 +1,7 @@
 """
 Messages as publishes: the bytes of each on the wire, and a run of them that a lane can cut.
 
-Rule 1: no I/O and no loop over rows; the frames of a batch are one Arrow array. Only payloads too
-large to be copied once more are cut out one by one, when they are sent: they stay where they are,
-and the array has what is between them.
+Rule 1: no I/O and no loop over rows; the frames of a part of a batch are one Arrow array.
 Rule 2: a frame is final: what is sent again is the same bytes, `Nats-Msg-Id` included.
 """
 
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,15 +17,8 @@ import pyarrow.compute as pc
 from ...arrays import CRLF, digits, is_all, join, offsets, places, scalar, view
 from ...outbox.messages import FRAMING_BYTES, Messages
 
-Frames: TypeAlias = bytes | memoryview | list[memoryview]
-"""Bytes for one sending, in one piece or several in a row."""
-
-_LARGE: Final = 16 << 10
-"""Bytes of a payload, of a batch's mean, from which on to copy it costs more than to cut it out."""
-
 _PREAMBLE: Final = b"NATS/1.0\r\n"
 _BLANK: Final = scalar(" ")
-_END: Final = memoryview(b"\r\n")
 
 
 def framed(messages: Messages, first: int, prefix: str) -> Publishes:
@@ -37,35 +28,25 @@ def framed(messages: Messages, first: int, prefix: str) -> Publishes:
     to: list[Any] = [messages.subject, _BLANK, scalar(f"{prefix}."), ordinals, _BLANK]
     plain = None if lines is None else pc.equal(pc.binary_length(lines), 0)
     sizes = pc.binary_length(messages.data)
-    is_apart = messages.data.nbytes >= _LARGE * max(1, len(messages))
-    start, end = (b"\r\n", []) if is_apart else (b"", [messages.data, CRLF])
+    end = [messages.data, CRLF]
     if lines is None or is_all(plain):
-        frames = _pub(start, to, sizes, end)
+        frames = _pub(to, sizes, end)
     else:
-        frames = _hpub(start, to, lines, sizes, end)
+        frames = _hpub(to, lines, sizes, end)
         if pc.any(plain).as_py():
-            frames = pc.if_else(plain, _pub(start, to, sizes, end), frames)
+            frames = pc.if_else(plain, _pub(to, sizes, end), frames)
     at = view(offsets(frames)) if len(messages) else (0,)
-    apart = None
-    if is_apart:
-        data = messages.data
-        apart = Apart(at, memoryview(data.buffers()[2]), view(offsets(data)))
-        # INT64: all of them may be more than an array of bytes holds.
-        own = pc.add(pc.binary_length(frames), sizes).cast(pa.int64())
-        at = view(pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(own)]))
-    return Publishes(first, memoryview(frames.buffers()[2] or b""), at, messages, apart)
+    return Publishes(first, memoryview(frames.buffers()[2] or b""), at, messages)
 
 
-def _pub(start: bytes, to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
-    return join(scalar(start + b"PUB "), *to, digits(sizes), CRLF, *end)
+def _pub(to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
+    return join(scalar("PUB "), *to, digits(sizes), CRLF, *end)
 
 
-def _hpub(
-    start: bytes, to: list[Any], lines: pa.Array, sizes: pa.Array, end: list[Any]
-) -> pa.Array:
+def _hpub(to: list[Any], lines: pa.Array, sizes: pa.Array, end: list[Any]) -> pa.Array:
     header_sizes = pc.add(pc.binary_length(lines), FRAMING_BYTES)
     return join(
-        scalar(start + b"HPUB "),
+        scalar("HPUB "),
         *to,
         digits(header_sizes),
         _BLANK,
@@ -77,46 +58,26 @@ def _hpub(
     )
 
 
-class Apart(NamedTuple):
-    """Payloads that are not among the other bytes of their frames."""
-
-    heads: Sequence[int]
-    """wire[heads[i] : heads[i + 1]] is the end of frame i - 1 and, behind that, frame i's head."""
-    data: memoryview
-    offsets: Sequence[int]
-    """Frame i has data[offsets[i] : offsets[i + 1]]."""
-
-
 class Publishes(NamedTuple):
     """A run of publishes in wire format: the frames of the ordinals from `first` on."""
 
     first: int
     wire: memoryview
-    """The frames back to back; without their payloads where these are apart."""
+    """The frames back to back."""
     offsets: Sequence[int]
     """Frame i is the bytes from offsets[i] to offsets[i + 1]."""
     messages: Messages
     """Frame i is that of the i-th."""
-    apart: Apart | None = None
 
     @property
     def end(self) -> int:
         """The ordinal behind the last one."""
         return self.first + len(self.offsets) - 1
 
-    def slice(self, start: int, end: int) -> memoryview | list[memoryview]:
+    def slice(self, start: int, end: int) -> memoryview:
         """The frames of these ordinals."""
-        offsets, wire, apart = self.offsets, self.wire, self.apart
-        own = range(start - self.first, end - self.first)
-        if apart is None or not own:
-            return wire[offsets[own.start] : offsets[own.stop]]
-        heads, data, at = apart.heads, apart.data, apart.offsets
-        pieces: list[memoryview] = []
-        for i in own:
-            pieces += wire[heads[i] : heads[i + 1]], data[at[i] : at[i + 1]]
-        pieces[0] = pieces[0][len(_END) :]
-        pieces.append(_END)
-        return pieces
+        offsets = self.offsets
+        return self.wire[offsets[start - self.first] : offsets[end - self.first]]
 
     def nbytes(self, start: int, end: int) -> int:
         """The size of these ordinals' frames."""

@@ -51,7 +51,7 @@ from ...outbox.window import Window
 from ..options import WindowOptions
 from .answers import WRONG_LAST, Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
-from .frames import Frames, Publishes, framed
+from .frames import Publishes, framed
 from .retries import Retries, Trouble
 from .tally import BROKEN, Tally
 
@@ -216,7 +216,7 @@ class Lane:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
+    def frames_to_send(self, now: float, max_bytes: int) -> bytes | memoryview | None:
         """
         The frames to send now, about `max_bytes` at most; None when there are none. The caller
         sends them before it asks again. With `max_bytes=0` only retries go.
@@ -265,8 +265,7 @@ class Lane:
             size = block.nbytes(ordinal, ordinal + 1)
             if frames and nbytes + size > max_bytes:
                 break
-            frame = block.slice(ordinal, ordinal + 1)
-            frames += frame if isinstance(frame, list) else [frame]
+            frames.append(block.slice(ordinal, ordinal + 1))
             ordinals.append(ordinal)
             nbytes += size
         self._again.resend(ordinals, now)
