@@ -184,9 +184,8 @@ def test_pip_makes_the_command():
     assert f'{entry.name} = "{entry.value}"' in (ROOT / "pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(capsys, shell):
-    """The help says how each shell gets its script; by it, it asks for commands and flags."""
+def test_completion(capsys):
+    """The help says how a shell gets its script; by it, it asks for commands and flags."""
     variable = "_PYSPARK_JETSTREAM_COMPLETE"
 
     def ran(**env):
@@ -194,13 +193,11 @@ def test_completion(capsys, shell):
 
     def offered(line):
         words = line.split(" ")
-        env = {variable: f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-        if shell == "fish":
-            env["COMP_CWORD"] = words[-1]
+        env = {variable: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
         return ran(**env).stdout
 
     assert f'eval "$({variable}=bash_source pyspark-jetstream)"' in said(capsys, "--help")[1]
-    assert f"{variable}={shell}_complete" in ran(**{variable: f"{shell}_source"}).stdout
+    assert f"{variable}=bash_complete" in ran(**{variable: "bash_source"}).stdout
     assert "unpin" in offered("pyspark-jetstream un")
     assert "--stream" in offered("pyspark-jetstream pause --st")
 

@@ -91,10 +91,7 @@ def written(server, rows, **options):
 
 @pytest.fixture
 def shed_soon(monkeypatch):
-    """
-    What finds no room is shed after less of its time: so much is left for a server that stands
-    still amid it.
-    """
+    """What finds no room is shed after less of its time."""
     monkeypatch.setattr(admission, "_PATIENCE", 0.1)
 
 
@@ -103,12 +100,7 @@ CRITICAL = [f"T.{'critical' if i < 50 else 'low'}.{i % 7}" for i in range(ROWS)]
 
 @pytest.mark.usefixtures("shed_soon")
 def test_a13_no_room_leaves_no_row_behind(js, full):
-    """
-    A13, I1, I2: where account or server have no room, rows that may be shed are dead letters, where
-    these have room; critical ones are stored, and each row is in one place. Of a batch that meets
-    the limit some rows may be stored or not: they are not shed, but fail the attempt, with the
-    remedy, and the next one knows them.
-    """
+    """A13, I1, I2: each row is in one place, or the attempt fails and the next one knows."""
     streams(js)
     named = {"dead_letter_subject": "D.{subject}", "ledger": True}
     try:

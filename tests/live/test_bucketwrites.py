@@ -16,7 +16,6 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
-from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed, connection_of
 from ..kits.proxy import Proxy
 from ..kits.seeds import fresh
@@ -73,16 +72,13 @@ def fold(rows) -> dict[str, bytes]:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("history", "config"),
-    [(1, {}), (5, {}), (1, {"allow_batched": True, "allow_atomic": True})],
-    ids=["plain", "history", "batched"],
+    [(1, {}), (5, {})],
+    ids=["plain", "history"],
 )  # fmt: skip
 def test_a_half_written_bucket_is_completed_beyond_the_window(
     js, ledger, options, bucket, read, seed, history, config
 ):
-    """
-    A bucket is the fold of the rows, once each, also where the duplicate window has forgotten their
-    ids. The server takes no purge of a key into an atomic batch that has changed it before.
-    """
+    """A bucket is the fold of the rows, also where their ids are forgotten."""
     name = bucket(history=history, **config, **WINDOW)
     options = changed(options, bucket=name, **FAST)
     task, rows = TaskName(f"kv-{name}", 3, 1), changes(seed, 600, purges=True)
@@ -104,10 +100,7 @@ def row(**columns) -> pa.RecordBatch:
 
 
 def test_a_change_by_revision(js, ledger, options, bucket, put, read):
-    """
-    A row with a revision counts only if that is its key's, 0 where there is none; else it is an
-    error that names it, and the key stays as it is.
-    """
+    """A row counts only if its revision is the key's; else it is an error that names it."""
     name = bucket()
     options = changed(options, bucket=name)
     task = (TaskName("cas", number, 0) for number in range(9))
@@ -147,10 +140,7 @@ def by_way_of(options, proxy, name, **more):
 def test_a_change_by_revision_whose_puback_is_lost(
     js, nats_server, ledger, options, bucket, read, exactly_once
 ):
-    """
-    The server refuses the row that is sent again, for what it has stored itself. The attempt fails,
-    and says that the row may be stored; with a ledger the next one finds it.
-    """
+    """The server refuses the row that is sent again, for what it has stored itself."""
     name = bucket()
     rewrite, lost = first_lost(name.encode())
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
@@ -288,35 +278,3 @@ def test_a_bucket_is_made(js, nats_server):
     assert (config["max_msgs_per_subject"], config["discard"]) == (5, "new")
     assert [config[key] for key in ("allow_rollup_hdrs", "deny_delete", "allow_direct",
                                     "allow_msg_ttl")] == [True] * 4  # fmt: skip
-
-
-@needs_nats
-def test_the_command_nats_does_the_same(js, nats_server, ledger, options, read):
-    """
-    Into a bucket that the command has made rows go as it puts, deletes and purges; each reads what
-    the other has written.
-    """
-
-    def kv(*words):
-        return nats(nats_server.url, "kv", *words)
-
-    kv("add", "BOTH", "--history", "5")
-    try:
-        for key in ("a", "b", "c"):
-            kv("put", "BOTH", key, "by nats")
-        kv("del", "BOTH", "c", "--force")
-        rows = [("b", b"by rows", None), ("d", b"x", "put"), ("d", None, "delete"),
-                ("a", None, "purge"), ("e", b"new", "put")]  # fmt: skip
-        write(changed(options, bucket="BOTH"), TaskName("both", 1, 0), batches(rows))
-        latest = kv("get", "BOTH", "b", "--raw")
-        listed = set(kv("ls", "BOTH").split())
-        history = kv("history", "BOTH", "a")
-        kv("put", "BOTH", "a", "again")
-    finally:
-        found = {(entry["key"], entry["value"]) for entry in read("BOTH")}
-        js.delete_stream("KV_BOTH")
-
-    assert latest.strip() == "by rows"
-    assert {"b", "e"} <= listed and not {"a", "c", "d"} & listed
-    assert "KeyValuePurge" in history or "PURGE" in history.upper()
-    assert found == {("a", b"again"), ("b", b"by rows"), ("e", b"new")}

@@ -15,10 +15,7 @@ from .test_writes import rows, write
 
 @pytest.mark.parametrize(("first", "second"), [("a", "b"), ("a", None), (None, "b")])
 def test_a_changed_mapping_is_restored_for_one_batch(js, nats_server, new_stream, first, second):
-    """
-    No task of the batch goes by another mapping, be it one that had not begun: so the one that was
-    in force finishes the batch, each row once, and the next batch goes by the new one.
-    """
+    """The mapping in force finishes the batch, each row once; the next goes by the new one."""
     name = new_stream()
     query = f"q-mapped-{name}"
     ledger = Ledger(js)

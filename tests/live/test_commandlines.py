@@ -1,7 +1,6 @@
 """Scheduled rows and counters on a real server: each once, whatever happened to attempts before."""
 
 import json
-from base64 import b64decode
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -18,14 +17,11 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
-from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed
 from ..kits.shared import eventually
 from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, write
 
 __all__ = ["ledger", "options"]
-
-BATCHED = {"allow_batched": True, "allow_atomic": True}
 
 
 def increments(name, count, size=100, keys=7, fail_at=None):
@@ -57,11 +53,8 @@ def expected(*counts, keys=7):
 
 
 def test_a_half_added_task_is_completed_beyond_the_window(js, ledger, options, new_stream):
-    """
-    Counters are the sum of what was committed, once, also where the duplicate window has forgotten
-    the ids, and where another task adds to the same ones.
-    """
-    name = new_stream(allow_msg_counter=True, **BATCHED, **BRIEF)
+    """Counters are the sum of what was committed, beside other tasks, too."""
+    name = new_stream(allow_msg_counter=True, **BRIEF)
     options = changed(options, **FAST)
     one, two = TaskName("counted", 3, 1), TaskName("counted", 3, 2)
     with pytest.raises(KilledError):
@@ -116,11 +109,8 @@ def planned(js, name):
 
 
 def test_a_half_scheduled_task_is_completed_beyond_the_window(js, ledger, options, new_stream):
-    """
-    Rows whose time has come before the task is run again are published once, though their schedules
-    are gone and their ids forgotten.
-    """
-    name = new_stream(allow_msg_schedules=True, allow_msg_ttl=True, **BATCHED, **BRIEF)
+    """Published once, though their schedules are gone and their ids forgotten."""
+    name = new_stream(allow_msg_schedules=True, allow_msg_ttl=True, **BRIEF)
     options = changed(options, **FAST)
     task, at = TaskName(f"s-{name}", 3, 1), datetime.now(UTC) + timedelta(seconds=1)
     with pytest.raises(KilledError):
@@ -137,10 +127,7 @@ def test_a_half_scheduled_task_is_completed_beyond_the_window(js, ledger, option
 
 
 def test_schedules_that_leave_the_front_of_a_stream_are_no_loss(js, ledger, options, new_stream):
-    """
-    Their time has come before the task is run again, so the stream begins behind where it ended:
-    that is as it should be, unless a limit may have taken rows, too.
-    """
+    """Unless a limit may have taken rows, too."""
     soon = datetime.now(UTC) + timedelta(seconds=1)
     for bounds, count in (({}, 20), ({"max_msgs": 1000}, 20)):
         name = new_stream(allow_msg_schedules=True, **bounds)
@@ -166,33 +153,20 @@ def test_schedules_that_leave_the_front_of_a_stream_are_no_loss(js, ledger, opti
             assert sorted(due(js, name)) == list(range(20))
 
 
-def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stream):
-    """
-    A field of cron that is none, and a target in another stream, are errors that name the row's
-    subject, with the server's words.
-    """
-    name, other = new_stream(allow_msg_schedules=True), new_stream()
-    for number, (schedule, target) in enumerate(
-        (("0 99 8 * * *", f"{name}.b"), ("@daily", f"{other}.b"), ("@daily", f"{name}.a"))
-    ):
-        batch = pa.record_batch(
-            {"subject": [f"{name}.a"], "data": ["x"], "schedule": [schedule],
-             "schedule_target": [target]}
-        )  # fmt: skip
-        with pytest.raises(PublishRejectedError, match=r"schedules (pattern|target) is invalid"):
-            write(options, TaskName("refused", number, 0), [batch])
-
-
 @pytest.mark.parametrize(
     ("config", "columns"),
     [
         ({}, {"schedule": ["@daily"], "schedule_target": ["b"], "data": ["x"]}),
+        (
+            {"allow_msg_schedules": True},
+            {"schedule": ["0 99 8 * * *"], "schedule_target": ["b"], "data": ["x"]},
+        ),
         ({}, {"increment": [1]}),
         ({"allow_msg_counter": True}, {"data": ["x"]}),
         ({}, {"data": ["x"], "ttl": ["1h"]}),
         ({"allow_msg_ttl": True}, {"data": ["x"], "ttl": ["soon"]}),
     ],
-    ids=["no schedules", "no counters", "counters alone", "no TTL", "bad TTL"],
+    ids=["no schedules", "no cron", "no counters", "counters alone", "no TTL", "bad TTL"],
 )
 def test_a_stream_that_does_not_take_a_command_says_so(
     js, ledger, options, new_stream, config, columns
@@ -215,31 +189,3 @@ def test_a_command_does_not_stand_in_a_dead_letter(nats_server):
     schema = StructType().add("Increment", LongType())
     with pytest.raises(ColumnError, match="cannot stand in a dead letter"):
         JetStreamBatchWriter.prepared(parse_sink(given), schema, False)
-
-
-@needs_nats
-def test_the_command_nats_does_the_same(js, nats_server, ledger, options, new_stream):
-    """
-    What the command adds to a counter counts beside rows, and the command shows their sum; what it
-    schedules is read as rows schedule it.
-    """
-    counts = new_stream(allow_msg_counter=True)
-    plans = new_stream(allow_msg_schedules=True)
-
-    url = nats_server.url
-    nats(url, "pub", f"{counts}.3", "", "-J", "-H", "Nats-Incr:+100")
-    write(options, TaskName("cli", 1, 0), increments(counts, 50))
-    shown = json.loads(nats(url, "stream", "get", counts, "-S", f"{counts}.3", "--json"))
-    soon = datetime.now(UTC) + timedelta(seconds=1)
-    at = f"Nats-Schedule:@at {soon:%Y-%m-%dT%H:%M:%SZ}"
-    target = f"Nats-Schedule-Target:{plans}.due.x"
-    nats(url, "pub", f"{plans}.plan.x", "7", "-J", "-H", at, "-H", target)
-    write(options, TaskName("cli", 2, 0), schedules(plans, 3, soon))
-    eventually(lambda: len(due(js, plans)) == 4)
-    last = nats(url, "stream", "get", plans, "-S", f"{plans}.due.0", "--json")
-
-    total = 100 + expected(50)["3"]
-    assert sums(js, counts)["3"] == total
-    assert json.loads(b64decode(shown["data"])) == {"val": str(total)}
-    assert sorted(due(js, plans)) == [0, 1, 2, 7]
-    assert json.loads(last)["subject"] == f"{plans}.due.0"

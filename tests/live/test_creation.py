@@ -23,9 +23,7 @@ def deleting(js):
 
 
 def test_a_missing_stream_is_created_as_described(js, deleting, caplog):
-    """
-    All that is given of its configuration is in it, and else what our writer and readers need.
-    """
+    """As its configuration was given, and else as our writer and readers need it."""
     deleting.append("C1")
     given = {
         "retention": "interest", "duplicate_window": 30 * 10**9, "allow_direct": False,
@@ -47,9 +45,7 @@ def test_a_missing_stream_is_created_as_described(js, deleting, caplog):
 def test_the_duplicate_window_is_no_longer_than_messages_are_kept(
     js, deleting, max_age_s, window_s
 ):
-    """
-    Two minutes by default, or `max_age` where that is less: the server takes no more.
-    """
+    """Two minutes by default, or `max_age` where that is less: the server takes no more."""
     deleting.append("C7")
     wanted = creation_of("C7", ("c7.>",), max_age=max_age_s * 10**9)
     create_streams(js, wanted)
@@ -64,10 +60,7 @@ def test_a_field_that_the_server_does_not_know_is_an_error(js):
 
 
 def test_a_stream_is_there_once_tasks_find_it(js, nats_server, deleting):
-    """
-    A cluster may name a stream a moment after it was made: until then tasks would say that none
-    takes their rows.
-    """
+    """A cluster may name a stream a moment after it was made."""
     deleting.append("C9")
     late = iter(range(3))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -18,10 +17,8 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.programs import main
@@ -131,34 +128,6 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path,
     assert only.startswith(problem)
 
 
-@pytest.mark.parametrize("columns", [80, 140])
-def test_nothing_is_cut(
-    nats_server: DevServer, pinned: str, js: JetStream, columns: int, tmp_path: Path, run: Run
-) -> None:
-    """On a narrow terminal no table is wider than it, and every value of the document is there."""
-    js.create_consumer(pinned, {"durable_name": "q-1", "ack_policy": "none"})
-    created = js.stream_info(pinned).created
-    write_checkpoint(tmp_path, [[offset({pinned: created}, [3])]])
-    arguments = ("--stream", pinned, "--checkpoint", str(tmp_path))
-    document = json.loads(run(nats_server, *arguments, "--json")[1])
-    _, narrow, _ = run(nats_server, *arguments, COLUMNS=str(columns))
-    hidden = ("bytes", "discard", "policy", "pinned", "pinned_since", "delivered")
-    values = {
-        f"{value:,}" if type(value) is int else str(value)
-        for rows in (document["streams"], document["consumers"], document["positions"])
-        for row in rows
-        for name, value in row.items()
-        if name not in hidden and value not in (None, False) and not isinstance(value, list)
-    }
-    blocks = narrow[narrow.index("Streams") : narrow.index("no problem")]
-
-    assert max(map(len, blocks.splitlines())) <= columns
-    assert len(values) >= 8
-    folded = "".join(blocks.split())
-    assert [value for value in values if value.isdigit() and value not in folded] == []
-    assert "…" not in blocks
-
-
 def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publish) -> None:
     """With --watch and --json there is a line each interval; Ctrl-C ends it."""
     name = new_stream()
@@ -173,53 +142,6 @@ def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publis
 
     assert looks[0]["streams"][0]["messages"] < 50
     assert (process.returncode, said) == (130, "")
-
-
-def test_watching_on_a_terminal(nats_server: DevServer, pinned: str) -> None:
-    """On a terminal the tables are drawn again in the same place."""
-    mine, its = pty.openpty()
-    with started(nats_server, "--stream", pinned, "--watch", "0.1", out=its) as process:
-        os.close(its)
-        seen = b""
-        while seen.count(b"q-0") < 3:
-            seen += os.read(mine, 65536)
-        process.send_signal(signal.SIGINT)
-        try:
-            while os.read(mine, 65536):
-                pass
-        except OSError:  # the other end is closed
-            pass
-        status = process.wait(60)
-    os.close(mine)
-
-    assert (status, b"\x1b[2J" in seen) == (130, True)
-
-
-def test_watching_outlives_the_server() -> None:
-    """While the server is away that is said, and when it is back the looks go on."""
-    with DevServer() as server:
-        client = Client(connection_to(server))
-        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"]})
-        client.close()
-        arguments = ("--stream", "S", "--watch", "100ms", "--json", "--request-timeout", "5s")
-        with started(server, *arguments) as process:
-            assert process.stdout is not None and process.stderr is not None
-            before = json.loads(process.stdout.readline())
-            server.stop()
-            said = process.stderr.readline()
-            while said and "no connection to" not in said:  # a look was under way
-                said = process.stderr.readline()
-            server.restart()
-            while True:
-                after = json.loads(process.stdout.readline())
-                if after["time"] > before["time"]:
-                    break
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
-
-    assert "no connection to" in said
-    assert after["streams"] == before["streams"]
-    assert process.returncode == 130
 
 
 def test_names_do_not_steer_the_terminal(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import StreamNotFoundError
@@ -56,22 +54,6 @@ def durable(js: JetStream, stream: str, name: str, **config: Any) -> None:
     )  # fmt: skip
 
 
-def pull(js: JetStream, stream: str, name: str, batch: int = 1) -> None:
-    """Asks for messages as a member of the group; the inbox is nobody's."""
-    connection = js.client.connection
-    connection.subscribe(inbox := connection.new_inbox())
-    body = b'{"batch": %d, "expires": 60000000000, "group": "spark"}' % batch
-    subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
-    connection.send(wire.pub(subject, body, inbox))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def of(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
     """Some columns of rows."""
     return [tuple(row[name] for name in names) for row in rows]
@@ -105,36 +87,10 @@ def test_which_consumers(
     assert of(look(name).consumers, "consumer") == [("q-2",), ("q-10",), ("q-x-1",), ("qq-1",)]
 
 
-def test_a_pinned_consumer(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish
-) -> None:
-    """
-    While a client holds the pin, its id and since when are shown, with positions, lag and claims.
-    """
-    name = new_stream(retention="interest")
-    durable(js, name, "q-0", ack_policy="explicit")
-    (before,) = look(name).consumers
-    publish([(f"{name}.a", b"m")] * 5)
-    pull(js, name, "q-0", 2)
-    until(lambda: look(name).consumers[0]["delivered"] == 2)
-    (now,) = look(name).consumers
-
-    assert (before["pinned"], before["pinned_since"]) == (None, None)
-    assert now["pinned"] == js.consumer_info(name, "q-0").pinned_id != ""
-    assert now["pinned_since"][:2] == "20"
-    assert (now["policy"], now["delivered"], now["lag"]) == ("pinned_client", 2, 3)
-    assert (now["ack_pending"], now["redelivered"]) == (2, 0)
-    js.unpins([(name, "q-0")], "spark")
-    assert look(name).consumers[0]["pinned"] is None
-
-
 def test_a_checkpoint_beside_the_stream(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:
-    """
-    Committed and planned offsets stand beside the stream's ends; another source, and one that has
-    not begun, have no rows.
-    """
+    """Offsets stand beside the stream's ends; sources that have not begun have no rows."""
     name, other = new_stream(), new_stream()
     publish(messages(name, 10))
     durable(js, name, "q-0", filter_subject=f"{name}.0.>")
@@ -162,10 +118,7 @@ def test_a_checkpoint_beside_the_stream(
 def test_problems_of_a_checkpoint(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:
-    """
-    A stream that was made anew or is gone, messages that left unread, a consumer that is gone: each
-    with its place.
-    """
+    """A stream made anew or gone, messages that left, a consumer that is gone."""
     anew, purged, keeping = new_stream(), new_stream(), new_stream(retention="interest")
     publish([(f"{name}.0.x", b"m") for name in (anew, purged) for _ in range(6)])
     js.purge(purged, None, 5)
@@ -194,10 +147,7 @@ def test_problems_of_a_checkpoint(
 def test_what_a_query_writes(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:
-    """
-    Beside a checkpoint stand the targets of its query, as the ledger has them, and its last batch;
-    that a target has lost rows is a problem of that query, and a note where all is looked at.
-    """
+    """A lost target is a problem of the query, and a note where all is looked at."""
     Ledger(js).ensure()
     target, query = new_stream(), str(uuid4())
     publish([(f"{target}.a", b"m")] * 3)
@@ -252,11 +202,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
 
 
 def test_all_that_is_sparks() -> None:
-    """
-    Without options and checkpoint, consumers that a query has made are shown with their streams,
-    the ledger, and streams that it names as targets of writes; of what others have on the server
-    nothing.
-    """
+    """Consumers of queries, the ledger, its targets; of others nothing."""
     with DevServer() as server, closing(Client(connection_to(server))) as client:
         js = JetStream(client)
         nothing = Inspector(client).look()

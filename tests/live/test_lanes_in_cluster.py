@@ -1,4 +1,4 @@
-"""The lane of rows on a stream of three replicas whose leader moves, or dies."""
+"""Writes into a stream of three replicas whose leader moves, or dies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.lanedriver import Driver, check_in_order, offers
-from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
 from ..kits.replicas import create
 from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
-from .test_publisher import stored
+from .test_publisher import check_in_order, stored
 
 T = TypeVar("T")
 
@@ -80,9 +77,22 @@ def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
         time.sleep(0.1)
 
 
-def new_lane(prefix):
-    """A lane with plenty of room."""
-    return Lane(prefix, *terms(FixedLimit(4096), 32 << 20))
+COUNT = 30_000
+
+
+def batches(name: str) -> Iterator[pa.RecordBatch]:
+    """Rows on seven subjects."""
+    for low in range(0, COUNT, 1500):
+        rows = range(low, low + 1500)
+        yield pa.record_batch({
+            "subject": [f"{name}.{row % 7}" for row in rows], "data": [b"%d" % row for row in rows],
+        })  # fmt: skip
+
+
+def write(client: Client, name: str, blocks: Iterable[pa.RecordBatch], ids=True, strict=False):
+    """The counts of one task."""
+    options = sink_of(client.options, strict_order=strict)
+    return write_task(client, options, blocks, TaskName(name, 0, 0), Ids(name) if ids else None)
 
 
 @pytest.mark.slow
@@ -91,7 +101,6 @@ def test_leaders_step_down_again_and_again(cluster, ids):
     """All rows are stored, with ids exactly once; without, none is missing."""
     name = f"STEPS-{int(ids)}"
     with replicated(cluster, name) as js, closing(client_of(*cluster.servers)) as client:
-        driver = Driver(client, new_lane)
         done = threading.Event()
 
         def unsettle():
@@ -102,70 +111,42 @@ def test_leaders_step_down_again_and_again(cluster, ids):
         unrest = threading.Thread(target=unsettle)
         unrest.start()
         try:
-            driver.run(offers(name, 60_000, 3000, ids=ids))
+            written = write(client, name, batches(name), ids)
         finally:
             done.set()
             unrest.join()
-        found = [int(data) for _, data in settled(js, name, 60_000)]
+        found = [int(data) for _, data in settled(js, name, COUNT)]
 
-    assert driver.lane.tally.acked == 60_000
-    assert sorted(found if ids else set(found)) == list(range(60_000))
+    assert written.acked == COUNT
+    assert sorted(found if ids else set(found)) == list(range(COUNT))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["leader", "connected"])
-def test_a_server_of_the_cluster_dies(cluster, victim):
-    """
-    The stream's leader, or the server the lane is connected to, is killed in the middle: every row
-    is stored once, and in order if the leader stays.
-    """
-    name = f"DIE-{victim}"
+@pytest.mark.parametrize(
+    ("victim", "strict"), [("leader", False), ("leader", True), ("connected", False)]
+)
+def test_a_server_of_the_cluster_dies(cluster, victim, strict):
+    """Every row is stored once; in order if the leader stays, or where that is asked for."""
+    name = f"DIE-{victim}-{int(strict)}"
     by_name = {server.name: server for server in cluster.servers}
     with replicated(cluster, name) as js:
         leading = by_name[leader(js, name)]
         others = [server for server in cluster.servers if server is not leading]
         near = others if victim == "leader" else [others[0], *cluster.servers]
         with closing(client_of(*near)) as client:
-            driver = Driver(client, new_lane)
             dead = leading if victim == "leader" else by_name[client.connection.info["server_name"]]
-            driver.run(killing(cluster, dead, offers(name, 60_000, 3000), after=8))
-        found = settled(js, name, 60_000)
+            blocks = killing(cluster, dead, batches(name), after=8)
+            written = write(client, name, blocks, strict=strict)
+        found = settled(js, name, COUNT)
 
-    assert driver.lane.tally.acked == 60_000
-    if victim == "leader":
-        assert sorted(int(data) for _, data in found) == list(range(60_000))
-    else:
-        check_in_order(found, name, 60_000)
-
-
-@pytest.mark.slow
-def test_the_leader_dies_under_a_strict_write(cluster):
-    """With `publishOrder=strict` every row is stored once, in the order of its subject."""
-    count, name = 10_000, "DIE-strict"
-    rows = pa.record_batch({
-        "subject": [f"{name}.{row % 7}" for row in range(count)],
-        "data": [b"%d" % row for row in range(count)],
-    })  # fmt: skip
-    batches = [rows.slice(low, 500) for low in range(0, count, 500)]
-    with replicated(cluster, name) as js:
-        dead = next(each for each in cluster.servers if each.name == leader(js, name))
-        with closing(client_of(*(each for each in cluster.servers if each is not dead))) as client:
-            written = write_task(
-                client, sink_of(client.options, strict_order=True),
-                killing(cluster, dead, batches, after=10), TaskName("strict", 0, 0), Ids("strict"),
-            )  # fmt: skip
-        found = settled(js, name, count)
-
-    assert written is not None
-    assert written.acked == count
-    check_in_order(found, name, count)
+    assert written.acked == COUNT
+    assert sorted(int(data) for _, data in found) == list(range(COUNT))
+    if strict or victim != "leader":
+        check_in_order(found, name, COUNT)
 
 
 def test_changes_of_a_key_by_revision_that_follow_each_other(cluster):
-    """
-    A leader refuses a change of a key while another one is on its way to the replicas, whatever
-    revision it expects: it goes again.
-    """
+    """A change that is refused while another one is under way goes again."""
     client = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     js = JetStream(client)
     create(

@@ -40,17 +40,15 @@ def options(nats_server) -> SinkOptions:
         (b'{"batch": "7", "streams": {}}', [(EXPECTED, "SEEN")], "this is no record"),
         (b'{"batch": -7, "streams": {}}', [(EXPECTED, "SEEN")], "this is no record"),
         (b"{}", [(EXPECTED, "SEEN")], "this is no record"),
+        (b'{"batch": 6, "streams": {"T": 1}}', [(EXPECTED, "SEEN")], "this is no record"),
+        (b'{"batch": 6, "streams": {"T.*": ["x", 1]}}', [(EXPECTED, "SEEN")], "this is no record"),
     ],
-    ids=["put", "empty", "text", "negative", "nothing"],
+    ids=["put", "empty", "text", "negative", "nothing", "no end", "no stream"],
 )
 def test_a_record_of_a_stranger_skips_no_batch(
     js, ledger, options, new_stream, data, headers, message
 ):
-    """
-    Whoever may publish in the ledger's bucket may say that a batch is committed. What is not
-    stored, or does not look, as our own records is an error, and no batch is left out for it; once
-    it is deleted the batch is written.
-    """
+    """Whoever may publish in the ledger's bucket may say that a batch is committed."""
     name = new_stream()
     query = f"q3f{name}"
     task = TaskName(query, 7, 0)
@@ -92,10 +90,7 @@ def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_strea
 
 @pytest.mark.parametrize("key", ["foo", "-1", "1_0", "\u0663", "9" * 30])
 def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
-    """
-    Whoever may publish below a batch's key may store anything there; what is no task's is named in
-    the log, and goes with the batch.
-    """
+    """What is no task's is named in the log, and goes with the batch."""
     ledger.begin_attempt(TaskName("q3j", 0, 0), [])
     subject = f"$KV.SPARK_LEDGER.q3j.0.{key}"
     js.publish(subject, b"x", [])

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.errors import LedgerError, WriterFencedError
+from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.clients import options
@@ -89,10 +88,7 @@ class Query:
 
 
 def test_a_copied_id_does_not_remove_a_row_to_come(query):
-    """
-    Who knows the query's id, and may have a message copied into its target, stores ids of rows to
-    come as they were once made: every honest row is stored all the same.
-    """
+    """Who stores ids of rows to come, as they were once made, removes no honest row."""
     guessed = [f"{of_query(query.name, 1).prefix}-0-{row}" for row in range(20)]
     query.task(0, query.rows(20, 1000, guessed))
     query.commit(0)
@@ -103,9 +99,7 @@ def test_a_copied_id_does_not_remove_a_row_to_come(query):
 
 
 def test_ids_of_one_batch_say_nothing_of_the_next(query):
-    """
-    Whoever sees all ids of a batch knows neither those of the next one nor those of other queries.
-    """
+    """Nor of other queries."""
     for batch in range(3):
         query.task(batch, query.rows(5, 5 * batch))
         query.commit(batch)
@@ -178,15 +172,14 @@ def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
 # ── records that are none ────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("key", ["secret", "0.0"])
 @pytest.mark.parametrize(
     "value",
     [b"{}", b'{"secret": ""}', b'{"secret": "a\\r\\nb: c"}', b'{"attempt": "a", "streams": []}'],
 )
-def test_what_is_no_record_is_not_believed(query, js, key, value):
+def test_a_secret_that_is_none_is_not_believed(query, js, value):
     """Nor does it get into a header."""
     expected = ("Nats-Expected-Last-Subject-Sequence", "0")
-    js.publish(f"{PREFIX}{query.name}.{key}", value, [expected])
+    js.publish(f"{PREFIX}{query.name}.secret", value, [expected])
 
     with pytest.raises(LedgerError, match="this is no record"):
         query.task(0, query.rows(1))
@@ -207,16 +200,6 @@ def test_a_look_of_long_ago_is_made_again(query, ledger):
 # ── a duplicate of a made id ─────────────────────────────────────────────────────────────────
 
 
-def taken(query, js, batch, *rows, subject=None):
-    """Somebody stores messages with ids of these rows of a task, before it does."""
-    name = TaskName(query.name, batch, 0)
-    ledger = Ledger(js)
-    prefix = ledger.id_prefix(name, of_query(query.name, batch), ledger.look(name, secret=True))
-    for row in rows:
-        js.publish(subject or f"{query.target}.b", b"1000", [("Nats-Msg-Id", f"{prefix}-0-{row}")])
-    return prefix
-
-
 def test_ids_of_the_rows_own_may_be_there(query, js):
     """That is what they are for."""
     query.task(0, query.rows(20, ids=[f"o-{n}" for n in range(20)]))
@@ -226,46 +209,9 @@ def test_ids_of_the_rows_own_may_be_there(query, js):
     assert (counts.acked, counts.duplicates) == (20, 10)
 
 
-def test_what_an_attempt_before_stores_late_is_no_fault(query, js, ledger, monkeypatch):
-    """
-    An attempt that was thought dead stores rows between our look at the stream and our publish: the
-    stream has them, and they are counted.
-    """
-    prefix = taken(query, js, 0)
-    query.task(0, query.rows(5))
-    missing = Recovery.missing
-
-    def late(recovery, messages, target):
-        mask = missing(recovery, messages, target)
-        for row in range(5, 8):
-            id = ("Nats-Msg-Id", f"{prefix}-0-{row}")
-            js.publish(f"{query.target}.a", b"%d" % row, [id])
-        return mask
-
-    monkeypatch.setattr(Recovery, "missing", late)
-    counts = query.task(0, query.rows(10))
-
-    assert (counts.already_stored, counts.acked, counts.duplicates) == (5, 5, 3)
-    assert sorted(int(data) for data, _ in query.stored()) == list(range(10))
-
-
-def test_an_attempt_that_was_superseded_says_so(query, js, ledger):
-    """The rows that it finds stored are those of the attempt that came after it."""
-
-    def overtaken():
-        yield query.rows(5)
-        assert query.task(0, query.rows(10)).acked == 5
-        yield query.rows(5, 5)
-
-    with pytest.raises(WriterFencedError):
-        query.task(0, overtaken())
-
-
 @pytest.mark.parametrize("both", [True, False], ids=["publish", "ack"])
 def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_stream, both):
-    """
-    The line goes silent: what was on it is sent again on another connection, and may be stored.
-    """
+    """What was on a line that goes silent is sent again, and may be stored."""
     with Proxy(nats_server.port) as proxy:
         query = Query(proxy.url, js, new_stream(allow_atomic=True))
         query.options = sink_of(options(proxy.url), ledger=True, ack_timeout_s=0.3)

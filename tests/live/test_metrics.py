@@ -78,10 +78,7 @@ def client_of(server: DevServer) -> Iterator[Client]:
 
 
 def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:
-    """
-    Two tasks in processes of their own and one that still runs: names, labels, buckets and values
-    are those of the table, summed; gauges are those of the one that runs.
-    """
+    """Names, labels, buckets and values are those of the table, summed over all tasks."""
     subject = f"{SUBJECT}.scrape"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
     words = [sys.executable, "-m", metrics.__name__, nats_server.url, subject]
@@ -120,37 +117,7 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
         *((bound, 27) for bound in BOUNDS[10:]),
         ("+Inf", 27),
     ]
-
-
-def test_everything_begins_at_zero(
-    nats_server: DevServer, exporter: Callable[..., Scrapes]
-) -> None:
-    """
-    Before any task has reported anything each count and state is there, as 0, with the labels that
-    are known: a panel says 0 and not "No data".
-    """
-    scrapes = exporter(nats_server, "--metrics-subject", f"{SUBJECT}.zero")
-    samples = scrapes.samples()
-
-    assert {name for name, _ in samples} == {
-        name for each, metric in ALL if metric.kind != "histogram" and each not in READERS
-        for name in suffixed(each, metric.kind)
-    }  # fmt: skip
-    assert set(samples.values()) == {0.0}
-    assert {dict(labels)["status"] for _, labels in samples if "status" in dict(labels)} == {
-        "success", "pushed_back", "ignored", "rejected", "bypassed", "dropped",
-    }  # fmt: skip
-
-
-def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:
-    """Asked for OpenMetrics it answers that, with every family of the table by name and type."""
-    subject = f"{SUBJECT}.open"
-    scrapes = exporter(nats_server, "--metrics-subject", subject)
-    with client_of(nats_server) as client:
-        publish(client, subject, [each.encode() for each in reports(1)])
-    scrapes.wait_for(300)
     text = scrapes.text("application/openmetrics-text; version=1.0.0")
-
     assert text.endswith("# EOF\n")
     assert {(each.name, each.type) for each in open_metrics(text)} == {
         *((name, metric.kind) for name, metric in ALL), *((name, "gauge") for name in READERS)
@@ -158,10 +125,7 @@ def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) 
 
 
 def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes]) -> None:
-    """
-    While the server is away the exporter answers as before, and goes on after it; one that starts
-    anew knows what running tasks have counted with their next report, and nothing of ended ones.
-    """
+    """A new exporter knows the counts of running tasks with their next report."""
     with DevServer() as server:
         scrapes = exporter(server)
         with client_of(server) as client:
@@ -184,9 +148,6 @@ def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes
     [
         (("--servers", "nats://127.0.0.1:1", "--request-timeout", "1s"), "", 1, "no connection to"),
         (("--metrics-subject", "a..b"), "", 2, "invalid subject filter 'a..b'"),
-        (("--connect-timeout", "soon"), "", 2, "Error: --connect-timeout: expected"),
-        (("--listen", "here"), "", 2, "'--listen': expected HOST:PORT"),
-        (("--listen", "9464"), "", 2, "'--listen': expected HOST:PORT"),
         (("--listen", "127.0.0.1:99999"), "", 2, "'--listen': expected HOST:PORT"),
         (("--listen", "203.0.113.1:0"), "", 1, "annot assign requested address"),
         (
@@ -200,10 +161,7 @@ def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes
 def test_what_cannot_start(
     nats_server: DevServer, arguments: tuple[str, ...], without: str, status: int, said: str
 ) -> None:
-    """
-    What is wrong is one line on stderr and an exit status; without prometheus-client it says how to
-    install that.
-    """
+    """What is wrong is one line on stderr and an exit status."""
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
         " sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__')"
@@ -222,10 +180,7 @@ def test_what_the_server_knows_of_readers(
     nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
     exporter: Callable[..., Scrapes],
 ) -> None:  # fmt: skip
-    """
-    Lag, pauses and redeliveries of a query's consumers come from the server, by query, stream
-    and consumer; consumers of others are left out. Reports say nothing of them.
-    """
+    """Lag, pauses and redeliveries of a query's consumers; those of others are left out."""
     stream = new_stream()
     owner = Owner("0123456789", "host", 1, name="orders").metadata
     pinned = {
@@ -276,10 +231,7 @@ def of_stream(js: JetStream, stream: str) -> dict[str, tuple[tuple[str, str], fl
 def test_readers_are_known_by_what_a_query_makes(
     nats_server: DevServer, js: JetStream, new_stream: Callable[..., str], retention: str
 ) -> None:
-    """
-    The consumers of a query that runs are found by what it writes into them: under the query's
-    name, with what no batch has. Those of its tasks are not.
-    """
+    """Its seats are found, under the query's name; consumers of its tasks are not."""
     stream = new_stream(retention=retention)
     query = Query(nats_server, stream=stream, queryName="orders", consumer="seat", directBelow=0)
     try:
@@ -306,10 +258,7 @@ def test_readers_are_known_by_what_a_query_makes(
 def test_a_shared_consumer_is_known_by_its_name(
     nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
 ) -> None:
-    """
-    Queries that share a consumer are one reader, by the name that they give it, with the claims of
-    all of them; a task's consumer, which is dealt out alike, is none.
-    """
+    """Queries that share a consumer are one reader, with the claims of all of them."""
     stream = new_stream()
     js.create_consumer(stream, {
         "name": "task", "ack_policy": "none", "priority_groups": ["spark"],
@@ -341,10 +290,7 @@ def test_a_shared_consumer_is_known_by_its_name(
 def test_a_half_open_connection_is_left(
     nats_server: DevServer, exporter: Callable[..., Scrapes]
 ) -> None:
-    """
-    A link that takes everything and answers nothing, as behind a firewall that has forgotten it:
-    the exporter asks, waits for the answer, and connects anew.
-    """
+    """On a link that answers nothing the exporter asks, waits, and connects anew."""
     subject = f"{SUBJECT}.half"
     with Proxy(nats_server.port) as proxy:
         scrapes = exporter(proxy, "--metrics-subject", subject, "--request-timeout", "500ms")

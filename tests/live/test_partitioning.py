@@ -19,8 +19,6 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.operations.partition.making import missing_names, partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan, numbering
-from pyspark_jetstream.options import parse_read
-from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.admin import delete_messages
 from ..kits.partitions import N, stored, update
@@ -297,35 +295,3 @@ def test_what_copies_inherit(js, request, layout):
     for name in plan.names:
         config = js.stream_info(name).config
         assert (config["max_age"], config["max_bytes"]) == (3_600_000_000_000, -1)
-
-
-def test_a_mirror_numbers_and_keeps_the_time(js, raw, clean):
-    """A mirror that numbers is a filtered layout with the origin's sequences and timestamps."""
-    origin = raw()
-    rule = numbering(f"{origin}.*.*", N, (1,))
-    transforms = [{"src": f"{origin}.*.*", "dest": rule}]
-    mirror = {"name": origin, "subject_transforms": transforms}
-    js.create_stream({"name": f"{origin}M", "mirror": mirror, "allow_direct": True})
-    while js.stream_info(f"{origin}M").messages < 240:
-        time.sleep(0.05)
-    partition_stream(
-        js,
-        PartitionPlan(origin, N, f"{origin}N", subject=f"{origin}.*.*", tokens=(1,)),
-    )
-
-    def rows(stream):
-        options = parse_read({"servers": ",".join(js.client.options.servers), "stream": stream})
-        reader = JetStreamRangeReader(options)
-        tasks = reader.partitions()
-        found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-        return sorted(found, key=lambda row: row["sequence"])
-
-    of, mirrored, copied = rows(origin), rows(f"{origin}M"), rows(f"{origin}N")
-    mapped = Rule.parse(f"{origin}.*.*", rule)
-
-    assert [(m["subject"], m["timestamp"], m["sequence"]) for m in mirrored] == [
-        (mapped.apply(each["subject"]), each["timestamp"], each["sequence"]) for each in of
-    ]
-    assert [m["partition"] for m in mirrored] == [int(m["subject"].split(".")[1]) for m in mirrored]
-    assert len({m["partition"] for m in mirrored}) > 1
-    assert min(c["timestamp"] for c in copied) > max(each["timestamp"] for each in of)

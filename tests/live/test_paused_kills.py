@@ -221,10 +221,7 @@ class Zombie(threading.Thread):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", fresh(__name__, 4), ids=["first", "second", "third", "fourth"])
 def test_any_pauses_and_kills(query, nats_server, fate, seed):
-    """
-    Whatever is paused when, whoever is killed where, and whoever was thought dead and goes on:
-    every row is stored once, and each subject has its order.
-    """
+    """Whoever is paused, killed, or goes on: each row once, each subject in order."""
     chance = random.Random(seed)
     window_s = chance.choice((120.0, 4.0))
     control = f"control{next(QUERIES)}"
@@ -270,10 +267,7 @@ def test_any_pauses_and_kills(query, nats_server, fate, seed):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_frozen_attempt_has_not_sent_stays(query, nats_server, fate, monkeypatch):
-    """
-    An attempt freezes while its rows wait for an operator who does not answer; another one stores
-    them. Thawed when the stream has forgotten their ids, the first one sends none of them.
-    """
+    """Thawed when another has stored its rows and the ids are forgotten, it sends none."""
     monkeypatch.setattr(publisher, "_LONGEST_WAIT_S", 0.1)
     control = f"control{next(QUERIES)}"
     one = query(control, 2.0, ack_timeout_s=0.5)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime, timedelta
 
 import pytest
 
 from ..kits.layouts import Place
-from ..kits.natscommand import nats, needs_nats
 from ..kits.options import BELOW
 from ..kits.programs import main
 from ..kits.reading import query
@@ -49,11 +47,7 @@ def begun(query, place, **options):
 
 @pytest.mark.parametrize("mode", ["auto", "direct"])
 def test_all_consumers_of_a_query(js, place, query, command, mode):
-    """
-    A query that is paused reads nothing, also after a restart, and says until when; `resume` lets
-    it go on, and nothing is lost or doubled. Paused again the time is another, and resumed twice
-    the second is told from the first by its status.
-    """
+    """A query that is paused reads nothing, says until when, and loses nothing."""
     reader, which = begun(query, place, directBelow=BELOW[mode])
     paused = command("pause", *which, "--for", "1h")
     again = command("pause", *which, "--for", "2h", "--json")
@@ -80,25 +74,3 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
     assert [paused[0], again[0], inspected[0], resumed[0], twice[0]] == [0, 0, 3, 0, 3]
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(3_020))
     assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]
-
-
-@needs_nats
-def test_the_command_nats_does_the_same(js, nats_server, place, query, command):
-    """What `nats consumer pause` pauses `resume` lets go on, and the other way round."""
-    _, which = begun(query, place)
-
-    def consumer(*words):
-        nats(nats_server.url, "consumer", *words)
-
-    def pauses():
-        return [js.consumer_info(which[1], f"{which[-1]}-{i}").pause_s > 0 for i in range(2)]
-
-    until = (datetime.now() + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
-    consumer("pause", which[1], f"{which[-1]}-0", until, "--force")
-    first, waits = pauses(), command("resume", *which)
-    then = pauses()
-    command("pause", *which, "--for", "1h")
-    consumer("resume", which[1], f"{which[-1]}-1", "--force")
-
-    assert (first, then, pauses()) == ([True, False], [False, False], [True, False])
-    assert (waits[0], len(waits[1])) == (3, 3)

@@ -23,17 +23,13 @@ from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_strangers import hpub
-from .test_target_changes import Killed
 from .test_throttle import Operator
+from .test_writes import KilledError
 
 
 @pytest.mark.parametrize("pull", [20_000, 2])
 def test_what_others_stored_stops_nobody(monkeypatch, pull):
-    """
-    A header block of a single byte, with which a consumer that brings headers only ends the server,
-    messages larger than a pull's bytes, and a pull that ends with its last message: every row is
-    found, and the server lives.
-    """
+    """Every row is found beside odd headers and huge messages, and the server lives."""
     monkeypatch.setattr(pulls, "_PULL_MESSAGES", pull)
     with DevServer("max_payload: 16MB") as server:
         client = Client(connection_of(server.url, request_timeout_s=60.0))
@@ -73,7 +69,7 @@ def batch(nats_server, js, new_stream):
     """A batch of which all tasks were killed amid their rows; others have written as well."""
     one = Batch(nats_server, js, new_stream())
     for task in range(TASKS):
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             one.write(task, one.killed(task))
         js.publish(f"{one.name}.others", b"x", [("Nats-Msg-Id", f"others-{task}")])
     return one
@@ -92,7 +88,7 @@ class Batch:
         before = self.js.stream_info(self.name).last_seq
         yield block(self.name, task).slice(0, SIZE // 2)
         eventually(lambda: self.js.stream_info(self.name).last_seq == before + SIZE // 2)
-        raise Killed
+        raise KilledError
 
     def write(self, task, blocks):
         client = Client(self.options.connection)
@@ -104,10 +100,7 @@ class Batch:
 
 
 def test_the_tasks_of_a_process_read_the_tail_once(batch, monkeypatch):
-    """
-    Each message is read by the first task that needs it; the later ones read what came since. Of
-    the messages of others nothing is kept.
-    """
+    """Each message is read by the first task that needs it; the later ones read what came since."""
     read: list[int] = []
     real = tail.stored_messages
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import UndoRefusedError
 from pyspark_jetstream.operations.partition.making import partition_stream
@@ -74,24 +73,6 @@ def test_a_stream_that_takes_messages_of_its_own_stays(js: JetStream, made: Part
     update(js, f"{made.origin}-1", subjects=["elsewhere"])
 
     assert "its subjects are ['elsewhere']" in refusal(js, made, force=True)
-
-
-def test_no_message_is_read(
-    js: JetStream, made: PartitionPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a removal asks is the same for any number of messages: no get, no consumer."""
-    asked: list[str] = []
-    send = Client.requests
-
-    def noted(client: Client, requests: Any, *how: Any) -> Any:
-        asked.extend(request[0] for request in requests)
-        return send(client, requests, *how)
-
-    monkeypatch.setattr(Client, "requests", noted)
-    undo_partitions(js, made, dry_run=True)
-
-    assert any(".STREAM.INFO." in each for each in asked)
-    assert not [each for each in asked if "GET" in each or "CONSUMER.CREATE" in each]
 
 
 def test_a_stream_with_consumers_stays(js: JetStream, made: PartitionPlan) -> None:

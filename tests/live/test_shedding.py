@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -21,7 +20,6 @@ from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
-from .test_throttle import Operator, Task
 
 SHEDDABLE = frozenset({Priority.NORMAL, Priority.NON_CRITICAL})
 
@@ -33,62 +31,8 @@ def narrow(server, **changes) -> SinkOptions:
     return changed(options, drops=True, rules=rules, **changes)
 
 
-def until(js, name, messages):
-    """Until the stream has stored so many, at any time."""
-    deadline = time.monotonic() + 60
-    while js.stream_info(name).last_seq < messages:
-        assert time.monotonic() < deadline, js.stream_info(name)
-        time.sleep(0.01)
-
-
-def test_a12_a_pause_of_one_subject_sheds_no_other(js, nats_server, new_stream):
-    """
-    A12: an operator pauses one subject of a healthy server; rows of the others go on, until the
-    buffer of the paused ones is full, then the iterator stops; none is shed.
-    """
-    name = new_stream(allow_batched=True, allow_atomic=True)
-    subjects = [f"{name}.{letter}" for letter in "abcd"]
-    task = Task(nats_server, narrow(nats_server), subjects)
-    operator = Operator(nats_server)
-    task.start()
-    until(js, name, 400)
-    receipt = operator.pause(subjects[0], 60.0)
-    before = js.stream_info(name).last_seq
-    until(js, name, before + 900)
-    deadline = time.monotonic() + 60
-    while (offered := sum(task.offered.values())) and time.monotonic() < deadline:
-        time.sleep(0.5)
-        if offered == sum(task.offered.values()):
-            break  # the buffer is full
-    operator.pause(subjects[0], 0.0)
-    counts = task.finish()
-    operator.client.close()
-
-    assert receipt is not None
-    assert counts.dropped == 0
-    assert Counter(subject for subject, _ in stored(js, name)) == task.offered
-
-
-def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream):
-    """A12: 10077 of one subject is its own affair."""
-    name = new_stream(
-        max_msgs_per_subject=20, discard="new", discard_new_per_subject=True,
-        allow_batched=True, allow_atomic=True,
-    )  # fmt: skip
-    rows = [f"{name}.full" if i % 50 == 0 else f"{name}.{i}" for i in range(6_000)]
-    free = sum(not each.endswith("full") for each in rows)
-    counts, failed = write(nats_server, rows, lambda: js.purge(name, f"{name}.full", None),
-                           when=lambda: js.stream_info(name).messages == free + 20)  # fmt: skip
-
-    assert failed is None
-    assert (counts.acked, counts.dropped) == (6_000, 0)
-
-
 def test_a12_another_stream_s_push_back_sheds_nothing(js, nats_server, new_stream):
-    """
-    A12: a stream that is full (10077 of the whole stream) has its own rows shed; those of a stream
-    that takes everything are all stored, though they wait in the same queue.
-    """
+    """A12: only rows of the stream that is full are shed, though all wait in one queue."""
     full, healthy = new_stream(max_msgs=10, discard="new"), new_stream()
     rows = [f"{full if i % 5 == 0 else healthy}.{i % 14}" for i in range(3_000)]
     counts, failed = write(nats_server, rows, lambda: js.purge(full, None, None),
@@ -144,11 +88,8 @@ BY_SUBJECT = (("*.critical.>", Priority.CRITICAL), ("*.low.>", Priority.NON_CRIT
 @pytest.mark.parametrize("ledger", [False, True], ids=["once at least", "exactly once"])
 @pytest.mark.parametrize("room", [50, 0])
 def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, room, ledger):
-    """
-    A13, I1, I2: beside a stream that takes no more (max_msgs, discard new) the policy holds for all
-    rows: critical ones are in the stream, the others in it or dead letters, each once.
-    """
-    name = new_stream(max_msgs=room + 1, discard="new", allow_batched=True, allow_atomic=True)
+    """A13, I1, I2: critical rows are stored, the others are, or are dead letters, once each."""
+    name = new_stream(max_msgs=room + 1, discard="new")
     dead = new_stream()
     Ledger(js).ensure()
     js.publish(f"{name}.before", b"-1", [])

@@ -126,10 +126,7 @@ RESERVED = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("where", RESERVED)
 def test_no_row_goes_where_others_take_it_for_more(nats_server, js, new_stream, write, where, way):
-    """
-    Commands to writers, servers and services, metrics, answers to requests, records: a row there is
-    refused by its name, whether a stream has the subject or not; nobody hears it.
-    """
+    """Such a row is refused by its name, whether a stream has the subject or not."""
     subject, options = RESERVED[where]
     name = new_stream()
     row = rows(f"{name}.a", subject).set_column(1, "data", pa.array([b"0", PAUSE]))
@@ -153,16 +150,6 @@ def test_a_row_that_no_stream_takes_is_not_sent(nats_server, js, new_stream, wri
             write(*block, **WAYS[way])
     assert e.value.subject == "nowhere.orders"
     assert heard == []
-
-
-def test_a_row_into_a_bucket_goes_where_a_bucket_is(js, new_stream, write):
-    """Buckets of others are streams like others."""
-    bucket = new_stream()
-    new_stream(f"KV_{bucket}", subjects=[f"$KV.{bucket}.>"])
-
-    assert write(rows(f"$KV.{bucket}.key")).acked == 1
-    with pytest.raises(RowError, match="no stream of this account"):
-        write(rows(f"$KV.{bucket}.key", f"$KV.{bucket}NOT.key"))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -199,10 +186,7 @@ no_auth_user: a
     ids=["mappings", "import"],
 )
 def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_on):
-    """
-    Where a server maps subjects, or the stream is another account's, no stream of this account is
-    known to take the row, which is stored all the same, if the user says that it is so.
-    """
+    """A row is stored there if the user says that it is so."""
     with DevServer(MAPPED) as server:
         a = Client(connection_of(server.url, user="a", password=Secret("p")))
         js = JetStream(a)
@@ -232,10 +216,7 @@ accounts { A {
 @pytest.mark.parametrize("more", ["", ', "$JS.API.STREAM.NAMES"'], ids=["names", "info"])
 @pytest.mark.parametrize("way", ["once", "least"])
 def test_who_may_not_ask_is_told_by_pubacks(way, more):
-    """
-    Without the right to look a stream up each row has its PubAck, and who has no stream fails as
-    late as ever.
-    """
+    """Without the right to look a stream up each row has its PubAck."""
     with DevServer(FORBIDDEN % more) as server:
         any = Client(connection_of(server.url, user="any", password=Secret("p")))
         JetStream(any).create_stream({"name": "T", "subjects": ["T.>"]})
@@ -260,10 +241,7 @@ ROLLS_UP = [("Nats-Rollup", ["sub"]), ("K", ["v"])]
 
 @pytest.mark.parametrize("way", ["ledger", "once"])
 def test_a_copied_rollup_purges_nothing(js, new_stream, write, way):
-    """
-    Where SQL makes the subject, a roll-up that its author gave a message on a subject of his own
-    would purge the rows of others; without the option it does not go out.
-    """
+    """A roll-up of a copied message does not go out without the option."""
     name = new_stream(allow_rollup_hdrs=True)
     write(rows(*[f"{name}.a"] * 10), **WAYS[way])
     counts = write(rows(f"{name}.a", headers=[ROLLS_UP]), **WAYS[way])
@@ -276,9 +254,7 @@ def test_a_copied_rollup_purges_nothing(js, new_stream, write, way):
 
 @pytest.mark.parametrize(("value", "left"), [("sub", 2), ("all", 12)])
 def test_a_rollup_that_is_asked_for_goes_out(js, new_stream, write, value, left):
-    """
-    With `allowRollup` it replaces what its subject had, and nothing of others; with `all` never.
-    """
+    """With `allowRollup` it replaces what its subject had; with `all` never."""
     name = new_stream(allow_rollup_hdrs=True)
     write(rows(*[f"{name}.a"] * 10, f"{name}.b"))
     write(rows(f"{name}.a", headers=[[("Nats-Rollup", [value])]]), allowRollup="true")
@@ -288,10 +264,7 @@ def test_a_rollup_that_is_asked_for_goes_out(js, new_stream, write, value, left)
 
 @pytest.mark.parametrize("name", sorted(EXPECTS))
 def test_what_a_copied_publish_expected_of_its_stream_stays_behind(js, new_stream, write, name):
-    """
-    A stream has the headers of each publish; what one expected of its stream, another stream is not
-    to be measured by. Such a header would stop a copy for ever.
-    """
+    """Such a header would stop a copy for ever."""
     origin, target = new_stream(), new_stream()
     stored_raw(js, f"{origin}.a", [("K", "v"), (name, "77")])
     counts = write(copy(read_directly(js, origin), f"{target}.a"))
@@ -314,9 +287,7 @@ def test_a_user_may_expect_something_of_the_target(js, new_stream, write):
 @pytest.mark.parametrize("way", ["ledger", "once", "least"])
 @pytest.mark.parametrize("id", ["", " ", "\t "])
 def test_an_empty_id_is_none(js, new_stream, write, way, id):
-    """
-    The server takes it for none. Copied, it would stop a copy for ever; the row gets a made one.
-    """
+    """The server takes it for none."""
     origin, target = new_stream(), new_stream()
     hpub(js, [(f"{origin}.a".encode(), b"NATS/1.0\r\nNats-Msg-Id: %b\r\nK: v\r\n\r\n"
                % id.encode(), b"x")])  # fmt: skip
@@ -408,14 +379,13 @@ def unfit_among(names, before=3) -> list[dict]:
 
 
 @contextmanager
-def streams(**config):
+def streams():
     """A server with a stream T, another one for dead letters, and a ledger."""
     with DevServer() as server:
         client = Client(connection_of(server.url))
         js = JetStream(client)
-        allowed = {"allow_direct": True, "allow_batched": True, "allow_atomic": True}
         for name in ("T", "dead"):
-            js.create_stream({"name": name, "subjects": [f"{name}.>"]} | allowed | config)
+            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
         Ledger(js).ensure()
         yield server, js
         client.close()
@@ -429,10 +399,7 @@ def everything(js, stream):
 @pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize("to", ["dead.letters", "dead.{subject}"])
 def test_what_can_be_no_message_is_a_dead_letter(way, to):
-    """
-    Whatever is wrong with a row, the others of its block go out, in the order of their subject,
-    every row is counted, and its dead letter says what it was, as far as it can.
-    """
+    """The others go out in order, all is counted, and the letter says what it was."""
     given = unfit_among(UNFIT)
     bad = [n for n in range(len(given)) if n % 4 == 3]
     options = WAYS[way]
@@ -471,16 +438,6 @@ def test_what_can_be_no_message_is_a_dead_letter(way, to):
         assert "Nats-Rollup" not in headers
 
 
-@pytest.mark.parametrize("name", UNFIT)
-def test_without_the_option_it_is_one_clear_error(name):
-    """It names the first such row and what is wrong; nothing of its block goes out."""
-    batch = pa.RecordBatch.from_pylist(unfit_among([name]), ROW)
-    with streams() as (server, js):
-        with pytest.raises(RowError, match=f"row 3 of partition 0: .*{UNFIT[name][1]}"):
-            written(server.url, batch)
-        assert js.stream_info("T").messages == js.stream_info("dead").messages == 0
-
-
 def test_a_task_of_nothing_but_faults(js, new_stream, write):
     """Its rows are dead letters, twice the same if it is tried again, and the batch may commit."""
     name = new_stream()
@@ -497,10 +454,7 @@ def test_a_task_of_nothing_but_faults(js, new_stream, write):
 
 
 def test_headers_that_are_too_many_for_a_dead_letter():
-    """
-    A message with all the headers that a stream takes is copied with some more, which it refuses;
-    that is no reason to stop for ever.
-    """
+    """A message with all the headers that a stream takes is no reason to stop for ever."""
     headers = [[("A", ["x" * 65_505])], [("A", ["x"])], [("A", ["x" * 65_520])]]
     with streams() as (server, js):
         counts = written(
@@ -543,24 +497,3 @@ def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
 
 
 # ── the price ────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("way", "asked"), [("once", 2), ("ledger", 8)])
-def test_that_it_is_known_costs_no_more_than_two_requests(
-    new_stream, write, monkeypatch, way, asked
-):
-    """
-    A task asks once for each target stream, however many blocks and subjects its rows have; with a
-    ledger nothing that it would not ask for anyway.
-    """
-    name, requests = new_stream(), []
-    ask = Connection.requests
-    monkeypatch.setattr(
-        Connection,
-        "requests",
-        lambda self, each, *more: requests.extend(each) or ask(self, each, *more),
-    )
-    write(*[rows(*[f"{name}.{i}.{j}" for i in range(50)]) for j in range(3)], **WAYS[way])
-
-    assert len([subject for subject, *_ in requests if "STREAM.NAMES" in subject]) == 1
-    assert len(requests) == asked

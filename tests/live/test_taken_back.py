@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.info import StoredMessage
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import LedgerError, PublishError, TargetChangedError
+from pyspark_jetstream.errors import PublishError, TargetChangedError
 from pyspark_jetstream.write.exactlyonce import targetstate
 from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
@@ -140,10 +140,7 @@ def query(place):
     ids=["target", "ledger", "both"],
 )  # fmt: skip
 def test_what_was_taken_back_is_named(place, query, streams, message):
-    """
-    Before a row of the next batch goes out, an error says what is gone; nothing is noted of the
-    batch. When the operator has done what it says, the query goes on.
-    """
+    """Before a row goes out; when the operator has done what it says, the query goes on."""
     place.take_back(*streams)
     before = place.data()
 
@@ -160,10 +157,7 @@ def test_what_was_taken_back_is_named(place, query, streams, message):
 @pytest.mark.parametrize("streams", [["T"], ["T", STREAM]], ids=["target", "both"])
 @pytest.mark.parametrize("others", [0, SIZE - 1])
 def test_a_target_that_is_taken_back_amid_a_batch(place, streams, others):
-    """
-    Rows of the batch that runs are gone: its commit says so, also where others have written since,
-    but less than the batch had. When the operator has done what it says, the batch is written.
-    """
+    """The commit says so; when the operator has obeyed, the batch is written."""
     query = Query(place.server.url)
     query.run(2)
     place.copy()
@@ -236,10 +230,7 @@ LEAVE = {
 
 
 def test_what_leaves_as_it_should_is_no_loss(place):
-    """
-    Purges, deletes and limits take messages, and leave the last sequence: no alarm, neither at once
-    nor after the server has stopped, nor after it was killed.
-    """
+    """Purges, deletes and limits are no alarm, whether the server stops or is killed."""
     queries = []
     for i, (change, config) in enumerate(LEAVE.values()):
         name = f"L{i}"
@@ -268,10 +259,7 @@ def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
 
 
 def test_a_stream_made_anew_is_told_once(place, query):
-    """
-    A stream that was deleted and made anew between two batches has none of the rows any more: an
-    error says so, and the command that goes on with the new one; then it is the target.
-    """
+    """The error has the command that goes on with the new one; then it is the target."""
     place.js.delete_stream("T")
     place.js.create_stream({"name": "T", "subjects": ["T.>"]})
 
@@ -283,22 +271,6 @@ def test_a_stream_made_anew_is_told_once(place, query):
     place.obey(caught.value)
     query.run(6)
     assert len(place.data()) == 2 * SIZE
-
-
-@pytest.mark.parametrize(
-    "streams",
-    [b"[]", b'{"T": 1}', b'{"T": ["x"]}', b'{"T": ["x", -1]}', b'{"T": [1, 1]}',
-     b'{"T.*": ["x", 1]}', b"null"],
-)  # fmt: skip
-def test_a_note_of_streams_that_is_none_is_an_error(place, query, streams):
-    """Only what a commit writes is believed."""
-    key = "$KV.SPARK_LEDGER.q.committed"
-    (last,) = place.js.last_messages(STREAM, [key])
-    expected = ("Nats-Expected-Last-Subject-Sequence", str(last.sequence))
-    place.js.publish(key, b'{"batch": 3, "streams": ' + streams + b"}", [expected])
-
-    with pytest.raises(LedgerError, match="this is no record"):
-        query.batch(4)
 
 
 # ── the price ────────────────────────────────────────────────────────────────────────────────

@@ -112,9 +112,7 @@ def patient(monkeypatch):
 
 
 def test_b7_a_dead_letter_does_not_wait(js, nats_server, new_stream, control, patient):
-    """
-    B7: while rows wait for the answer, a row that can be no message is stored as a dead letter.
-    """
+    """B7: while rows wait for the answer, one that can be no message is a dead letter."""
     name = new_stream()
     controller = Client(connection_of(nats_server.url))
     letters = {"rejects": True, "dead_letter_subject": f"{name}.dead"}
@@ -133,11 +131,7 @@ def test_b7_a_dead_letter_does_not_wait(js, nats_server, new_stream, control, pa
 
 
 def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, patient):
-    """
-    B7, B24: while the program pauses a subject, tasks come and go, each shorter than a second. One
-    of the paused subject waits for the end; those of another one flow. The program says who was
-    told, and who acknowledged.
-    """
+    """B7, B24: tasks shorter than a second are paused, too, and the program names them."""
     name = new_stream(allow_direct=True)
     options = sink(nats_server, throttle_subject=control)
     arguments = ("--subject", f"{name}.a", "--for", "5m", "--throttle-subject", control)
@@ -176,10 +170,7 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
 
 
 def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):
-    """
-    B7, B20: where nobody listens the server says so at once, and with throttleSubject=none nobody
-    asks; the rows go, though nobody's patience is over.
-    """
+    """B7, B20: neither where nobody listens nor with throttleSubject=none."""
     name = new_stream()
     options = sink(nats_server, throttle_subject=control)
     for number in range(20):
@@ -192,9 +183,7 @@ def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, contro
 def test_b7_who_listens_and_never_answers_is_not_waited_for_long(
     js, nats_server, new_stream, control
 ):
-    """
-    B7: with a monitor that subscribes to everything a task's rows go when the patience is over.
-    """
+    """B7: beside a monitor of everything rows go when the patience is over."""
     name = new_stream()
     with listening(Client(connection_of(nats_server.url)), f"{control}.>"):
         for number in range(3):
@@ -221,10 +210,7 @@ accounts { A { jetstream: enabled, users: [
     ids=["ask", "listen"],
 )
 def test_b7_who_may_not_ask_or_listen_writes_all_the_same(patient, permissions):
-    """
-    B7: without the permission to publish on `<throttleSubject>.active`, or to hear commands, a
-    task does not wait for what cannot come; the next one on its connection does not even ask.
-    """
+    """B7: a task does not wait for what cannot come; the next one does not ask."""
     with DevServer(LIMITED % permissions) as server:
         admin = Client(connection_of(server.url, user="all", password=Secret("x")))
         JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
@@ -237,10 +223,7 @@ def test_b7_who_may_not_ask_or_listen_writes_all_the_same(patient, permissions):
 
 @pytest.mark.slow
 def test_b16_is_throttled(js, nats_server, new_stream, control):
-    """
-    B16: from the driver, or anywhere: which subjects of which writer are paused, why, by whom, and
-    until when; a subject that is not paused is not.
-    """
+    """B16: which subjects of which writer are paused, why, by whom, and until when."""
     name = new_stream()
     a, b = f"{name}.a", f"{name}.b"
     operator = Operator(nats_server)
@@ -267,11 +250,7 @@ def test_b16_is_throttled(js, nats_server, new_stream, control):
 
 
 def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, patient):
-    """
-    B7, B5: a task that begins says so and holds its rows; the commands that come before the answer
-    are in force when they go: the other subject's are stored, and none of the paused one's. It is
-    the same on a new connection, be the pause lifted meanwhile.
-    """
+    """B7, B5: commands before it are in force when rows go, also on a new connection."""
     name = new_stream()
     a, b = f"{name}.a", f"{name}.b"
     operator = Operator(nats_server)

@@ -40,10 +40,7 @@ PATIENT = ("--receipt-wait", "20s")
 
 
 def start(server: DevServer, *arguments: str, **env: str):
-    """
-    The program in a Python of its own, where a receipt may take as long as the test says, and no
-    line of the terminal ends early.
-    """
+    """The program in a Python of its own, where a receipt may take long, and lines are whole."""
     script = (
         "import sys; from pyspark_jetstream.operations.throttle import command;"
         " command._LONGEST_S = 60.0;"
@@ -152,10 +149,7 @@ def test_nobody_is_there(nats_server, command):
 
 
 def test_b21_who_comes_while_it_looks_is_found(nats_server):
-    """
-    B21: nobody is there at first, for a query's tasks come with its batches; `producers` and `lift`
-    look on, and find who comes.
-    """
+    """B21: `producers` and `lift` look on where nobody is there, and find who comes."""
     pauses, alone = Pauses("comes.later"), threading.Event()
     client = Client(connection_to(nats_server))
     looking = Controller(client, pauses, lambda: alone.set() if pauses.nobody else None)
@@ -173,10 +167,7 @@ def test_b21_who_comes_while_it_looks_is_found(nats_server):
 
 
 def test_b24_a_pause(nats_server):
-    """
-    B22, B24: matching subjects rest as long as each command says, others do not; it is issued again
-    each second, and lifted at the end; the status says that all have acknowledged.
-    """
+    """B22, B24: matching subjects rest; it is issued again each second, and lifted."""
     with (
         Producer(nats_server, 7, ["orders.eu"]) as paused,
         Producer(nats_server, 8, ["metrics.eu"]) as other,
@@ -200,9 +191,7 @@ def test_b24_a_pause(nats_server):
 
 
 def test_producers_are_asked_at_the_end_again(nats_server):
-    """
-    The pauses that are shown are those of now: each second's command ends soon after the next one.
-    """
+    """The pauses that are shown are those of now."""
     with Producer(nats_server, 7, ["orders.eu"]) as writer:
         run(nats_server, "producers", "--wait", "900ms")
 
@@ -236,9 +225,7 @@ def test_b7_a_pause_does_not_outlive_its_operator(nats_server):
 
 
 def test_b23_who_never_answers(nats_server):
-    """
-    overload.md §12.6, B23: it is listed, the status is 3, and the others are paused all the same.
-    """
+    """§12.6, B23: it is listed, the status is 3, and the others are paused all the same."""
     with (
         Producer(nats_server, 7, ["orders.eu"]) as good,
         Producer(nats_server, 9, ["orders.us"], answers=False) as deaf,
@@ -310,10 +297,7 @@ authorization { users: [
     ],
 )
 def test_b25_who_may_publish_on_the_control_subject(user, password, status, says):
-    """
-    B25: what docs/guides/login.md grants is enough; who may not publish there cannot stop
-    the sink; the password comes from the environment and is never shown.
-    """
+    """B25: what docs/guides/login.md grants is enough; the password is never shown."""
     with DevServer(ACCOUNTS) as server:
         arguments = ("pause", "--subject", ">", "--for", "1s", "--user", user)
         ended, found, said = run(server, *arguments, JETSTREAM_PASSWORD=password)

@@ -18,7 +18,6 @@ from pyspark_jetstream.errors import (
     ApiError,
     LedgerError,
     OptionError,
-    RowError,
     WriterFencedError,
 )
 from pyspark_jetstream.publish.options import SinkOptions
@@ -104,10 +103,7 @@ def outlive(js, *streams):
 
 
 def is_forgotten(js, config, message, windows):
-    """
-    Whether it is so with windows as short as the server takes. It looks at its ids when a window
-    changes, now and then by the one before: so each time it is another one.
-    """
+    """Whether it is so with windows as short as the server takes."""
     update_stream(js, config | {"duplicate_window": next(windows)})
     return not is_remembered(js, message)
 
@@ -152,23 +148,9 @@ def test_a2_priorities_that_are_none_are_said(
     assert line.startswith("100 values name no priority")
 
 
-def test_a_truncated_input_does_not_finish_a_task(js, ledger, options, new_stream):
-    """
-    Spark ends the input of a task that fails like a complete one; the next attempt writes the rest.
-    """
-    name, task = new_stream(), TaskName("q0", 0, 0)
-    write(options, task, rows(name, 300))
-    again = write(options, task, rows(name, 500))
-
-    assert (again.already_stored, again.acked) == (300, 200)
-    assert data_of(js, name) == list(range(500))
-
-
 def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options, new_stream):
-    """
-    When the duplicate window has forgotten the ids, rows that are stored are left out all the same.
-    """
-    name = new_stream(allow_batched=True, allow_atomic=True, **BRIEF)
+    """When the ids are forgotten, rows that are stored are left out all the same."""
+    name = new_stream(**BRIEF)
     task = TaskName("q2-killed", 3, 1)
     options = changed(options, **FAST)
     with pytest.raises(KilledError):
@@ -195,9 +177,7 @@ def test_a_committed_batch_is_not_written_again(js, ledger, options, new_stream)
 
 
 def test_a_commit_leaves_one_record(js, ledger, options, new_stream):
-    """
-    The records of the batch's tasks go with its commit; the committed one says what was written.
-    """
+    """The records of the batch's tasks go; the committed one says what was written."""
     name = new_stream()
     for task in range(3):
         write(options, TaskName("q4", 0, task), rows(name, 5))
@@ -240,10 +220,7 @@ def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
 
 
 def test_a_zombie_that_begins_behind_the_commit_stops(js, ledger, options, new_stream):
-    """
-    An attempt whose look into the ledger was before another one wrote all, and whose note comes
-    when the commit has dropped that one's: what the window has forgotten it does not store again.
-    """
+    """What the window has forgotten it does not store again."""
     name, task = new_stream(**BRIEF), TaskName("q24", 0, 0)
     options = changed(options, **FAST)
 
@@ -285,9 +262,7 @@ def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream
 
 
 def test_rows_that_tell_a_size_are_recovered(js, ledger, options, new_stream):
-    """
-    A stored row has the size that the server says, which is the last, whatever its own headers say.
-    """
+    """A stored row has the size that the server says, whatever its own headers say."""
     name, task = new_stream(**BRIEF), TaskName("q7b", 0, 0)
     options = changed(options, **FAST)
     with pytest.raises(KilledError):
@@ -418,12 +393,6 @@ def test_a_stream_that_cannot_keep_the_promise_is_refused(
     assert js.stream_info(name).messages == 0
 
 
-def test_a_subject_without_a_stream_is_refused(js, ledger, options):
-    """Where nobody stores a subject, nothing can be promised."""
-    with pytest.raises(RowError, match=r"row 0 .*no stream of this account takes 'nowhere\.0'"):
-        write(options, TaskName("q14", 0, 0), rows("nowhere", 10))
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -458,7 +427,7 @@ def test_a_deleted_record_writes_the_task_anew(js, ledger, options, new_stream):
 
 def test_a_task_into_several_streams(js, ledger, options, new_stream):
     """Rows go to their streams, in the order of each subject."""
-    names = [new_stream(allow_batched=True, allow_atomic=True) for _ in range(3)]
+    names = [new_stream() for _ in range(3)]
     batches = [
         batch.set_column(
             0,
@@ -468,7 +437,6 @@ def test_a_task_into_several_streams(js, ledger, options, new_stream):
         )
         for batch in rows(names[0], 5000, 700)
     ]  # fmt: skip
-    options = replace(options)
     written = write(options, TaskName("q16", 0, 0), batches)
 
     assert written.acked == 5000
@@ -528,10 +496,7 @@ def test_an_input_that_changed_is_an_error(js, ledger, options, new_stream, how)
 
 
 def test_an_attempt_without_rows_commits(js, ledger, options, new_stream):
-    """
-    A batch that runs again without rows, in as many tasks, commits: that is how a query leaves out
-    a batch whose rows another one has committed (`standby`).
-    """
+    """So a query leaves out a batch whose rows another one has committed (`standby`)."""
     name, task = new_stream(), TaskName("q31", 0, 0)
 
     def killed():
@@ -558,15 +523,6 @@ def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, option
         ledger.commit("q20", 0, 1, {})
     js.publish("$KV.SPARK_LEDGER.q20.0.1", b"", [("KV-Operation", "DEL")])  # as its text says
     ledger.commit("q20", 0, 1, {})
-
-
-def test_ids_with_blanks_are_refused(js, ledger, options, new_stream):
-    """The server takes outer blanks off, so that they would be another id than the row's."""
-    name = new_stream()
-    batch = next(rows(name, 1, msg_id=lambda row: f" o{row} "))
-
-    with pytest.raises(RowError, match="msg_id contains a line break or outer blanks"):
-        write(options, TaskName("q21", 0, 0), [batch])
 
 
 def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
@@ -596,10 +552,7 @@ def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
 
 
 def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_stream):
-    """
-    An attempt that is held up within one batch stops, whatever its batch still holds; the other has
-    all of its rows, and none twice.
-    """
+    """It stops, whatever it still holds; the other has all of its rows, none twice."""
     name, task = new_stream(**BRIEF), TaskName("q23", 0, 0)
     options = changed(options, max_in_flight=1, **FAST)
 

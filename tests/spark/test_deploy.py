@@ -65,19 +65,6 @@ def submit(tmp_path, arguments, job, **changes):
 
 
 @pytest.mark.slow
-def test_spark_submit_with_separate_executors(new_stream, publish, nats_server, js, tmp_path):
-    """On a cluster of two executors a job reads two partitions and writes each message once."""
-    name, out = new_stream(), new_stream()
-    publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(5_000)])
-    options = {"servers": nats_server.url, "stream": name, "partitions": 2,
-               "partitionSubject": f"{name}.{{partition}}.>",
-               "maxRecordsPerTrigger": 2_000}  # fmt: skip
-    found = submit(tmp_path, [], [json.dumps(options), out, str(tmp_path / "c"), "found"])
-
-    assert found[:2] == [5_000, 5_000]
-
-
-@pytest.mark.slow
 def test_py_files_with_register(new_stream, publish, nats_server, js, tmp_path):
     """Shipped with --py-files and registered by hand, source and sink work without an install."""
     name, out = new_stream(), new_stream()

@@ -38,11 +38,7 @@ def test_a_query_while_it_runs_and_afterwards(
     stream_df: Callable[..., DataFrame], nats_server: DevServer, new_stream: NewStream,
     publish: Publish, tmp_path: Path, version: int,
 ) -> None:  # fmt: skip
-    """
-    While a batch runs the checkpoint shows it as planned, with what was committed before;
-    afterwards all is read; at no time is there a problem. The consumers name the query as its
-    option `queryName` does.
-    """
+    """The checkpoint shows what is planned and committed; at no time is there a problem."""
     name = new_stream()
     publish(numbered(name, 100, 2))
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.x"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError, OptionError
 from pyspark_jetstream.operations import files
 from pyspark_jetstream.operations.batches import read_batches
@@ -22,7 +19,6 @@ from pyspark_jetstream.operations.files import LocalFiles, checkpoint_files
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,42 +36,6 @@ def started(server: DevServer, *arguments: str, submit: str = "") -> subprocess.
     )  # fmt: skip
 
 
-@pytest.fixture
-def checkpoint(
-    tmp_path: Path, new_stream: NewStream, publish: Publish, js: JetStream
-) -> tuple[Path, str]:
-    """A checkpoint of a query that has read four of six messages, and the stream."""
-    name = new_stream()
-    publish(numbered(name, 6))
-    created = {name: js.stream_info(name).created}
-    return write_checkpoint(tmp_path / "a b", [[offset(created, [4])]], committed=0), name
-
-
-def test_a_checkpoint_on_a_file_system_of_hadoops(
-    nats_server: DevServer, checkpoint: tuple[Path, str], publish: Publish
-) -> None:
-    """
-    By the URI of a file system that only Spark's configuration knows, the checkpoint is read as by
-    its path; a watch reads it again and again with one JVM, and Ctrl-C ends it.
-    """
-    path, name = checkpoint
-    link = f"--conf spark.hadoop.fs.viewfs.mounttable.ops.link./queries=file:{path.parent}"
-    watch = ("--checkpoint", "viewfs://ops/queries/a b", "--json", "--watch", "100ms")
-    with started(nats_server, *watch, submit=link) as process:
-        assert process.stdout is not None
-        looks = [json.loads(process.stdout.readline())]
-        publish(numbered(name, 1, start=6))
-        while looks[-1]["streams"][0]["last"] < 7:
-            looks.append(json.loads(process.stdout.readline()))
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-
-    assert (process.returncode, said) == (130, "")
-    assert looks[0]["checkpoint"]["path"] == "viewfs://ops/queries/a b"
-    assert [look["positions"][0]["last"] for look in (looks[0], looks[-1])] == [6, 7]
-    assert looks[0]["problems"] == []
-
-
 def test_a_file_system_that_does_not_answer(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,10 +48,7 @@ def test_a_file_system_that_does_not_answer(
 
 
 def test_with_the_session_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
-    """
-    In a program with a session its JVM and configuration are used. What is no checkpoint, and a
-    file system that nobody knows, is said in a line.
-    """
+    """In a program with a session its JVM and configuration are used."""
     path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
     context: Any = spark.sparkContext._jsc
     configuration = context.hadoopConfiguration()

@@ -57,10 +57,7 @@ class Job:
     def run(
         self, script: str, *arguments: str, until: Iterator[Any] | None = None
     ) -> tuple[int, str]:
-        """
-        Exit status and output. With `until` the driver, and it alone, is killed with SIGKILL when
-        the iterator has come to its end.
-        """
+        """Exit status and output."""
         self._logs += 1
         log = self.home / f"log-{self._logs}"
         command = [
@@ -155,10 +152,7 @@ KILLS = pytest.mark.parametrize(("kills", "seed"), [(1, 0), (3, 1), (3, 2), (3, 
 def test_a_range_in_parquet_survives_kills(
     job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, kills: int, seed: int
 ) -> None:
-    """
-    A range backfill that is killed goes on where it was: Parquet has each message of the range
-    once, at each moment, and none of those beyond its end.
-    """
+    """Parquet has each message of the range once, at each moment."""
     name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
     sent = [(f"{name}.k{i % 50}", b"m%d" % i, [("X", f"y{i}")]) for i in range(6_000)]
     publish(sent)
@@ -191,10 +185,7 @@ def test_a_range_in_a_stream_survives_kills(
     job: Job, new_stream: NewStream, publish: Publish, range_df: Any, tmp_path: Path,
     kills: int, seed: int,
 ) -> None:  # fmt: skip
-    """
-    A copy that is killed, and taken up after the duplicate window, is in the target once, in the
-    order of the source, with its headers but for those that were orders to the source.
-    """
+    """Taken up after the duplicate window, the copy is there once, in order, with headers."""
     name, chance, checkpoint = new_stream(), random.Random(seed), tmp_path / "checkpoint"
     target = new_stream(duplicate_window=2_000_000_000, allow_rollup_hdrs=True)
     sent = [
@@ -231,10 +222,7 @@ def test_a_range_in_a_stream_survives_kills(
 def test_a_snapshot_survives_kills(
     job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, kills: int, seed: int
 ) -> None:
-    """
-    A snapshot that is killed is as of the point that its first run has noted, whatever is published
-    since; nobody sees it before it is whole. The next run makes another one.
-    """
+    """It is as of the point that its first run has noted; nobody sees it before it is whole."""
     name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
     sent = [(f"{name}.k{i * i % 4_000}", b"m%d" % i) for i in range(10_000)]
     publish(sent)
@@ -296,10 +284,7 @@ def test_a_replay_survives_kills(
     job: Job, new_stream: NewStream, js: JetStream, publish: Publish, range_df: Any, tmp_path: Path,
     kills: int, seed: int,
 ) -> None:  # fmt: skip
-    """
-    Dead letters of one reason become the rows that they were, each once, after the target's
-    duplicate window too; those of another reason and what is no dead letter are left out.
-    """
+    """Dead letters of one reason become their rows, each once; others are left out."""
     chance, checkpoint = random.Random(seed), tmp_path / "checkpoint"
     target, dead = new_stream(duplicate_window=2_000_000_000), new_stream()
 

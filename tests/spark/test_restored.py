@@ -58,10 +58,7 @@ def header_columns(messages: Messages) -> list[dict[str, list[str]]]:
 
 
 def test_rows_are_what_they_were(spark: SparkSession) -> None:
-    """
-    Whatever headers a row had, those of a dead letter among them, and of dead letters of dead
-    letters, too: restored as often as it was shed, it is the row.
-    """
+    """Restored as often as it was shed, it is the row, whatever its headers."""
     chance = random.Random(7)
     rows: list[Row] = []
     for number in range(300):

@@ -53,11 +53,7 @@ def test_a_failed_task_is_retried(run, new_stream, publish, nats_server, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["batch", "stream"])
 def test_a_retried_task_loses_and_doubles_nothing(run, how, nats_server, js, new_stream, tmp_path):
-    """
-    Tasks that fail after they have published rows are run again by Spark; every row is stored
-    once, because all attempts give it the same id. Without ids some rows are there twice, which
-    shows that the failed attempts did publish.
-    """
+    """Every row is stored once; without ids some are there twice."""
     streams = [new_stream(), new_stream()]
     run("write", nats_server.url, streams, str(tmp_path), how)
     with_ids, without_ids = (

@@ -213,13 +213,7 @@ def batches_begun(home):
     ("kills", "kind"), [(4, "plain"), (20, "plain"), (5, "bucket"), (5, "counters")]
 )
 def test_whoever_is_killed_each_message_arrives_once(tmp_path, kills, kind, seed):
-    """
-    A copying query survives SIGKILLs of its driver, its executors or their Python workers, and the
-    server at random points: payloads, headers and the order of each subject are those of the
-    input, once each. A bucket is the fold of the rows, a counter their sum, and each row has taken
-    one sequence. The target's duplicate window is shorter than a restart, so it is the ledger that
-    keeps them single.
-    """
+    """Payloads, headers and order are the input's, once each, beyond the duplicate window."""
     config, own, check = KINDS[kind]
     rng = random.Random(seed)
     total = kills * MESSAGES_A_KILL

@@ -20,7 +20,6 @@ from pyspark_jetstream.write.sink import (
 )
 
 from ..kits.mappings import map_one
-from ..kits.shared import eventually
 
 ROWS = StructType().add("subject", StringType()).add("data", BinaryType())
 
@@ -67,21 +66,6 @@ def test_append_maps_subjects_and_stores_every_row(spark, nats_server, js, new_s
         assert b"\r\nNats-Msg-Id: " in headers
 
 
-def test_empty_partitions_are_fine(spark, nats_server, js, new_stream):
-    """Tasks without rows commit like the others."""
-    name = new_stream()
-    (
-        spark.range(0, 2, numPartitions=4)
-        .selectExpr("cast(id as string) as data")
-        .write.format("jetstream")
-        .mode("append")
-        .options(servers=nats_server.url, subject=f"{name}.a")
-        .save()
-    )
-
-    assert js.stream_info(name).messages == 2
-
-
 def test_a_streaming_write_stores_every_row_once(spark, nats_server, js, new_stream, tmp_path):
     """Rows of a file source are stored once; a batch that runs again is dropped by its ids."""
     name = new_stream()
@@ -117,9 +101,7 @@ def test_a_streaming_write_stores_every_row_once(spark, nats_server, js, new_str
 
 @pytest.mark.parametrize(("ids", "times"), [("none", 2), ("msg_id", 1)])
 def test_a_foreach_batch_that_runs_again(spark, nats_server, js, new_stream, tmp_path, ids, times):
-    """
-    Its df.write makes new ids, so its rows are there twice; rows with a `msg_id` are there once.
-    """
+    """Its rows are there twice; those with a `msg_id` are there once."""
     name, source = new_stream(), tmp_path / "in"
     spark.range(0, 20, numPartitions=2).selectExpr("cast(id as string) as value").write.text(
         str(source)
@@ -157,10 +139,7 @@ def test_a_foreach_batch_that_runs_again(spark, nats_server, js, new_stream, tmp
 def test_a_mapping_file_that_changes_holds_from_the_next_batch_on(
     spark, nats_server, js, new_stream, tmp_path
 ):
-    """
-    While a query runs its mapping file is replaced: rows of the next micro-batch go by the new one.
-    One that cannot be read ends the query before its next batch moves a row.
-    """
+    """One that cannot be read ends the query before its next batch moves a row."""
     name = new_stream()
     source, rules = tmp_path / "in", tmp_path / "mapping.json"
     source.mkdir()
@@ -198,31 +177,6 @@ def test_a_mapping_file_that_changes_holds_from_the_next_batch_on(
     ]  # fmt: skip
 
 
-def test_a_continuous_trigger_commits_nothing(spark, nats_server, new_stream, tmp_path):
-    """
-    Under Trigger.Continuous Spark never calls a Python sink's tasks and swallows what its commit
-    raises; so the query stays active, but no epoch is committed, and its rows are not lost.
-    """
-    query = (
-        spark.readStream.format("rate")
-        .load()
-        .selectExpr("cast(value as string) as data")
-        .writeStream.format("jetstream")
-        .options(servers=nats_server.url, subject=f"{new_stream()}.a")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(continuous="1 second")
-        .start()
-    )
-    offsets = tmp_path / "checkpoint" / "offsets"
-    try:
-        eventually(lambda: len(list(offsets.glob("[0-9]*"))) > 1, 120)  # beyond one without commit
-        commits = list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
-    finally:
-        query.stop()
-
-    assert not commits
-
-
 def test_a_type_without_arrow_form_is_named():
     """A known column of a type that cannot be written is named, not Spark's converter."""
     from pyspark.sql.types import CalendarIntervalType
@@ -250,9 +204,7 @@ def test_commit_checks_the_counts(caplog):
 
 
 def test_i1_commit_checks_the_sum():
-    """
-    I1: rows of which nobody knows where they are fail the commit; those that were shed are known.
-    """
+    """I1: rows of which nobody knows where they are fail the commit."""
     options = parse_sink({"subject": "s"})
     known = Published("w", Written(9, 5, 0, 0, 1, 1, dead_letters=1, dropped=1))
     lost = Published("w", Written(9, 5, 0, 0, 1, 1, dead_letters=1))

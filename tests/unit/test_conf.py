@@ -174,24 +174,3 @@ def test_an_archive_is_compiled(tmp_path: Path) -> None:
     assert ran.stdout.split() == [
         f"{archive}/toy/__init__.pyc", "42", "def", "answer():", "return", "42",
     ]  # fmt: skip
-
-
-def test_who_runs_when_pyspark_is_compiled_goes_on(tmp_path):
-    """A process that has read where modules stand in the archive imports another one afterwards."""
-    archive = tmp_path / "pyspark.zip"
-    with ZipFile(archive, "w") as made:
-        for name in ("__init__", "first", "second"):
-            made.writestr(f"toy/{name}.py", f"NAME = {name!r}\n")
-    program = (
-        "import subprocess, sys, toy.first\n"
-        f"subprocess.run([sys.executable, {str(CONF / 'compile_pyspark.py')!r}, {str(archive)!r}],"
-        " check=True, stdout=subprocess.DEVNULL)\n"
-        "import toy.second; print(toy.second.NAME)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(archive)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-
-    assert ran.stdout == "second\n", ran.stderr

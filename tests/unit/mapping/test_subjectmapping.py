@@ -83,9 +83,7 @@ def test_empty_tokens_match_no_wildcard(subject):
 
 
 def test_mapping_is_a_value():
-    """
-    Mappings with the same rules are equal, hash alike, have the same text and survive pickling.
-    """
+    """Mappings with the same rules are equal, have the same text, and survive pickling."""
     a = mapping({"a.*": "b.$1", "c": [to("d", 98), to("e", "1%")]})
     b = mapping({"c": [to("d", "98"), to("e", 1)], "a.*": "b.$1"})
     map_all(a, ["a.x"])
@@ -155,10 +153,7 @@ def test_draws_of_a_row_are_independent():
 
 
 def test_other_draws_of_a_row():
-    """
-    They are the same at every attempt, keep the destination unless weights are drawn again, and
-    then come to each of them.
-    """
+    """The same at every attempt; with weights drawn again they come to each destination."""
     rules = mapping({"a": [to("x.{{random(4)}}", 97), to("y", 2), to("a", 0)]})
     (known,) = rules.outcomes(["a"])
     for row in range(50):

@@ -24,10 +24,7 @@ FIRST, SECOND = offset({"S": "t"}, [5, 6]), offset({"S": "t"}, [7, 8])
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_last_batches(tmp_path, version):
-    """
-    The last batch that was planned and the last that was committed come with the offsets of all
-    their sources, in both versions of Spark's file; checksums and temporary files are left out.
-    """
+    """What was planned and committed comes with the offsets of all sources, in both versions."""
     batches = [[FIRST, None, 3], [SECOND, {"topic": {"0": 1}}, 4]]
     found = read(write_checkpoint(tmp_path, batches, version=version))
 
@@ -84,9 +81,7 @@ def test_a_file_that_is_written(tmp_path):
 
 
 def test_a_file_that_is_removed_meanwhile(tmp_path):
-    """
-    A file that Spark removes between the list and the look is no failure; one that stays away is.
-    """
+    """A file that Spark removes meanwhile is no failure; one that stays away is."""
     write_checkpoint(tmp_path, [[FIRST], [SECOND]])
     lists = []
 

@@ -112,11 +112,7 @@ NEW = "; give the query a new checkpointLocation, or the stream that it had"
     ],
 )  # fmt: skip
 def test_positions(changes: dict[str, Any], problems: list[str]) -> None:
-    """
-    What costs messages, or will when the query starts again, is a problem, with what there is to
-    do: a stream that is another one, messages that are gone, a consumer that is gone where the
-    stream keeps messages for it, or that another query has taken. What does not is none.
-    """
+    """What costs messages, or will, is a problem with its remedy; what does not is none."""
     _, found, notes = position(**changes)
 
     assert notes == []
@@ -126,9 +122,7 @@ def test_positions(changes: dict[str, Any], problems: list[str]) -> None:
 
 
 def test_where_a_position_begins() -> None:
-    """
-    Before the first batch is done, and after the stream was made anew, it is the base.
-    """
+    """Before the first batch is done, and after the stream was made anew, it is the base."""
     first, _, _ = position(committed=None, planned=at(50, base=30))
     anew, problems, _ = position(committed=at(90), planned=at(50, "t2", base=10), stream=ANEW)
 
@@ -200,10 +194,7 @@ def test_the_limits_of_a_stream(config: dict[str, Any], limits: dict[str, Any]) 
     ],
 )
 def test_a_stream_that_is_full(config: dict[str, Any], full: bool, near: bool) -> None:
-    """
-    A stream that has no room for one more message of the mean size, and refuses it, is a problem,
-    and one that is near to that is noted: 90 messages of 10 bytes lie here.
-    """
+    """One without room for a message of the mean size is a problem, near to it a note."""
     found = of_stream(replace(STREAM, config=config))
 
     assert (bool(found.problems), bool(found.notes)) == (full, near)
@@ -262,10 +253,7 @@ OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid")}
     ],
 )
 def test_a_consumer_that_was_edited(changes, problem) -> None:
-    """
-    A query's own consumer that delivers otherwise than it was made to is a problem; that of others,
-    and one that is shared, is none of ours. Which filter it was made with, its metadata say.
-    """
+    """A query's own consumer that delivers otherwise than it was made to is a problem."""
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "none",
         "filter_subject": "S.x", "headers_only": True, "priority_groups": ["g"],
@@ -281,10 +269,7 @@ def test_a_consumer_that_was_edited(changes, problem) -> None:
 
 
 def test_a_consumer_that_is_paused() -> None:
-    """
-    That a query waits for its consumer is a problem for whoever wonders why nothing is read. One
-    command ends the pause of all partitions of the query.
-    """
+    """That a query waits for its consumer is a problem for whoever wonders why nothing is read."""
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "all",
         "priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED,
@@ -329,10 +314,7 @@ def test_commands_reach_the_server_that_was_asked() -> None:
     ],
 )
 def test_a_query_that_does_not_run(changes, notes) -> None:
-    """
-    A query at whose consumer nobody sits, while messages wait, is noted, with what there is to do:
-    somebody may have stopped it.
-    """
+    """A query at whose consumer nobody sits, while messages wait, is noted."""
     config = {"priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED}
     answer = {"name": "q-0", "config": config | {"headers_only": True}, "num_pending": 7}
     found = of_consumer(answer | {"delivered": {"consumer_seq": 1, "stream_seq": 2}} | changes)
@@ -356,10 +338,7 @@ def test_a_query_that_does_not_run(changes, notes) -> None:
     ],
 )
 def test_a_target_that_lost_rows(stream, why) -> None:
-    """
-    A target is judged as a writer judges it. Of the query that is looked at a loss is a problem, of
-    any in the ledger a note, for that one may be no more.
-    """
+    """A target is judged as a writer judges it."""
     last = Committed(7, {"S": FoundStream("S", "t1", 100)})
     asked, listed = report(), report()
     for found, is_asked in ((asked, True), (listed, False)):

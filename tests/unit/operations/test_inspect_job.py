@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError
+from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError, NotConnectedError
 from pyspark_jetstream.operations.inspect import command
 from pyspark_jetstream.operations.inspect.findings import Report
 
@@ -37,10 +37,7 @@ def ended(capsys, arguments):
     ],
 )
 def test_what_is_not_valid(capsys, arguments, says):
-    """
-    A mistake ends it with status 2 before a server is asked, and its last line says which, in the
-    spelling of the command.
-    """
+    """A mistake ends it with status 2 before a server is asked, and its last line says which."""
     status, said = ended(capsys, arguments.split())
 
     assert status == 2
@@ -49,10 +46,14 @@ def test_what_is_not_valid(capsys, arguments, says):
 
 @pytest.mark.parametrize(
     "error",
-    [CheckpointError("hdfs://h/c", "refused"), CheckpointTimeoutError("hdfs://h/c", "late")],
+    [
+        CheckpointError("hdfs://h/c", "refused"),
+        CheckpointTimeoutError("hdfs://h/c", "late"),
+        NotConnectedError("nats://h", "refused"),
+    ],
 )
-def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, error):
-    """What a file system says once a watch has begun is told, and it looks again."""
+def test_a_watch_outlives_what_it_looks_at(capsys, error):
+    """What a file system or a server says once a watch has begun is told, and it looks again."""
     found = Report("t", "nats://h")
     looks = [found, error, found, KeyboardInterrupt()]
 

@@ -54,9 +54,7 @@ def figures(reports: Reports, now: float) -> tuple[int, int]:
 
 
 def test_a_report_comes_back_from_the_wire():
-    """
-    A report is JSON with a type, the producer, its batch, a sequence and whether it is the last.
-    """
+    """JSON with a type, the producer, its batch, a sequence and whether it is the last."""
     sent = report(7, 2, 5, final=True)
 
     assert MetricsReport.decode(sent.encode()) == sent
@@ -76,10 +74,7 @@ def test_a_report_comes_back_from_the_wire():
 
 
 def test_a_query_has_the_name_that_its_user_gave_it():
-    """
-    Writers are summed by the name of their query or write, else by the query's id, whatever the
-    run; batch writes without a name are one.
-    """
+    """Writers are summed by that name, else by the query's id; batch writes are one."""
     reports, named = Reports(), {"query_name": "orders"}
     sent = [
         replace(report(1, 1, 5, query=QUERY), **named),
@@ -122,10 +117,7 @@ def test_what_is_no_report(data):
 
 
 def test_counters_stay_and_gauges_go():
-    """
-    Of a producer that has ended, or said nothing for the stated time, the counts stay and the
-    gauges go; they come back with its next report.
-    """
+    """Of a producer that has ended, or was silent; gauges come back with its next report."""
     reports = Reports(silent_s=30)
     reports.take(report(1, 1, 5), 0)
     reports.take(report(2, 1, 7), 10)
@@ -150,10 +142,7 @@ def test_a_task_that_runs_again_is_another_producer():
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 50))
 def test_lost_late_and_double_reports(seed):
-    """
-    However reports are reordered, repeated and lost, no total is ever less than one before, and
-    when each producer's last report has come it is their sum.
-    """
+    """No total is ever less than one before, and in the end it is the sum."""
     rng = random.Random(seed)
     acked = {producer: rng.randrange(1, 100) for producer in range(rng.randrange(1, 6))}
     sent = [
@@ -191,10 +180,7 @@ def query(number: int) -> str:
 
 
 def test_queries_are_told_apart():
-    """
-    Each has its sums, also of producers that have ended; all batch writes, whose ids are none of a
-    query, are one.
-    """
+    """Each has its sums, also of producers that have ended; all batch writes are one."""
     reports = Reports()
     for producer, name in enumerate([query(1), "5f0c", query(2), query(1), "77aa", query(3)]):
         final = producer % 2 == 1
@@ -220,10 +206,7 @@ def test_there_is_a_bound_to_queries(monkeypatch):
 
 
 def test_a_counter_says_since_when_it_counts():
-    """
-    Each scraper that reads OpenMetrics sees of a count when it was 0: just before it was first
-    heard of, and that time stays.
-    """
+    """Scrapers of OpenMetrics see when it was 0: just before it was first heard of."""
     now = [1000.0]
     one = exporter.Exporter(clock=lambda: now[0])
 
@@ -258,10 +241,7 @@ def test_a_counter_says_since_when_it_counts():
     ],
 )  # fmt: skip
 def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
-    """
-    Of statuses, reasons, priorities and limiters those that there are; no label
-    longer than a subject.
-    """
+    """Statuses, reasons, priorities, limiters that there are not, and labels that are too long."""
     reports = Reports()
     values = [1] * METRICS[name].width
     reports.take(replace(report(1, 1, 1), snapshot=MetricsSnapshot.of([(name, labels, values)])), 0)
@@ -270,9 +250,7 @@ def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
 
 
 def test_every_label_that_producers_have_is_known():
-    """
-    What the exporter shows before anything has happened, and what tasks of the kit report, passes.
-    """
+    """What is shown before anything has happened, and what tasks report, passes."""
     for snapshot in (ZEROS, *(each.snapshot for each in reports_of_task(1))):
         reports = Reports()
         reports.take(replace(report(1, 1, 1), snapshot=snapshot), 0)
@@ -280,10 +258,7 @@ def test_every_label_that_producers_have_is_known():
 
 
 def test_there_is_a_bound_to_series(monkeypatch):
-    """
-    Of too many series the labels that are open are UNKNOWN; those that are known go on, and no
-    count is lost, be its producer alive or ended.
-    """
+    """Of too many the open labels are UNKNOWN; known ones go on, and no count is lost."""
     monkeypatch.setattr(module, "_MAX_SERIES", 5)
     reports = Reports()
 
@@ -302,10 +277,7 @@ def test_there_is_a_bound_to_series(monkeypatch):
 
 
 def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
-    """
-    Of producers that never end, with too many series together, those silent for longest are taken
-    for ended; their counts stay.
-    """
+    """Those silent for longest are taken for ended; their counts stay."""
     monkeypatch.setattr(module, "_MAX_HELD", 8)
     reports = Reports()
     for producer in range(6):

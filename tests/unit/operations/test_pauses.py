@@ -117,10 +117,7 @@ def test_who_is_not_heard_of_any_more_has_ended():
 
 
 def test_b7_who_begins_is_told_all_that_is_in_force():
-    """
-    B7: each pause by a command for what is left of it, then that this was all, where its commands
-    go; another time, too. The receipt counts like any other.
-    """
+    """B7: each pause for what is left of it, then that this was all; another time, too."""
     pauses = Pauses("control")
     pauses.pause("a", QUOTA, 60.0)
     pauses.pause("b.*", GROUP, 0.7)
@@ -256,10 +253,7 @@ def test_b2_a_receipt_as_the_document_has_it():
 
 @pytest.mark.parametrize("reason", [each for each in Reason if not each.is_quota])
 def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
-    """
-    B22: the document sends these without worrying about a response: nobody is silent, nothing
-    follows; a receipt that comes is shown.
-    """
+    """B22: nobody is silent, nothing follows; a receipt that comes is shown."""
     pauses = Pauses()
     pauses.pause(">", reason, 60.0)
     pauses.due(0.0)
@@ -329,10 +323,7 @@ def test_b24_who_appears_meanwhile_is_told_on_sight():
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 20))
 def test_b7_no_gap_between_windows(seed):
-    """
-    B7: a producer is paused throughout, though the operator's turns and the commands on their way
-    are late by up to the margin together.
-    """
+    """B7: paused throughout, though turns and commands are late by up to the margin."""
     rng = random.Random(seed)
     pauses, writer = Pauses(), Operators("control", Producer(7, True))
     pauses.pause("orders.*", QUOTA, 30.0)
@@ -352,10 +343,7 @@ def test_b7_no_gap_between_windows(seed):
 
 
 def test_a_pause_that_grows_is_issued_in_time():
-    """
-    A window that would end before the next second, and is wanted longer, is issued at once; one
-    that differs by less than a millisecond is not.
-    """
+    """One that would end before the next second, and is wanted longer, is issued at once."""
     pauses = Pauses()
     found(pauses, 0.0, 7)
     pauses.pause("a", QUOTA, 0.25)

@@ -337,10 +337,7 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 20))
 def test_random_walk(seed):
-    """
-    A8 to A15 (A10: the order of what is not held), A24, A26, B5, B6, B10, B11, B18, I1 to I7, and
-    the rules of §7.
-    """
+    """A8 to A15, A24, A26, B5, B6, B10, B11, B18, I1 to I7, and the rules of §7."""
     walk = Walk(seed)
     for _ in range(200):
         if walk.step():

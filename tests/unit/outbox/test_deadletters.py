@@ -44,9 +44,7 @@ ROW = ("a.b", b"x", [("X", ["1", "2"])], "i-7")
 
 
 def test_a_dead_letter_says_where_it_should_have_gone():
-    """
-    A21: a dead letter keeps payload, headers and row number, and says subject, reason and origin.
-    """
+    """A21: it keeps payload, headers and number, and says subject, reason and origin."""
     messages = built([ROW])
     letter = DeadLetters("dlq.{subject}", "q1", 5).of(messages, "QueueTimeout")
 
@@ -88,9 +86,7 @@ def test_a_dead_letter_says_where_it_should_have_gone():
     ],
 )  # fmt: skip
 def test_headers_for_the_rows_own_stream_are_renamed(name, becomes):
-    """
-    What the dead letters' stream would act on, or what only dead letters have, has another name.
-    """
+    """What the dead letters' stream would act on has another name."""
     value = "sub" if name == "Nats-Rollup" else "5"
     messages = built([("a", b"x", [("A", ["Nats-TTL: 1"]), (name, [value])], None)])
     letter = DeadLetters("dlq", "q", 0).of(messages, "r")
@@ -111,9 +107,7 @@ def test_rows_without_headers_ids_and_priorities():
 
 
 def test_rows_out_of_the_middle_keep_their_numbers_and_priorities():
-    """
-    Of a block of which some rows are shed, each dead letter has its row's number and priority.
-    """
+    """Each dead letter has its row's number and priority."""
     messages = replace(
         built([(f"s.{i % 3}", b"%d" % i, None, f"i{i}" if i % 2 else None) for i in range(6)]),
         priorities=pa.array([0, 1, 2, 2, 1, 2], pa.int8()),
@@ -196,9 +190,7 @@ def test_only_subjects_of_the_rows_count():
 
 
 def test_a_dead_letter_is_larger_than_its_row():
-    """
-    A row that the server takes, and whose dead letter it would not, is an error that names it.
-    """
+    """A row whose dead letter the server would not take is an error that names it."""
     messages = built([ROW, ("a.c", b"x" * 240, None, None)], max_payload=260)
     with pytest.raises(RowError, match=r"'a\.c': row 1 .* max_payload of 400"):
         DeadLetters("dlq", "q", 0, max_payload=400).of(messages, "r")
@@ -242,10 +234,7 @@ def test_a_rejected_row_is_a_dead_letter_whatever_its_subject(template, subject,
 @pytest.mark.parametrize("id", [None, "m", "m" * 70_000])
 @pytest.mark.parametrize(("data", "header"), [(1000, 10), (10, 70_000), (900, 10)])
 def test_what_is_too_large_for_a_dead_letter_is_left_out(id, data, header):
-    """
-    So that it goes out; the reason says so, and no replay takes it for the row. Without need
-    nothing is left out.
-    """
+    """So that it goes out; the reason says so, and no replay takes it for the row."""
     row = built([("a", b"x" * data, [("A", ["y" * header])], id)], max_payload=1 << 20)
     limit = 1200 if header == 10 else 1 << 20
     found = DeadLetters("dead", "q", 0, limit).of(row, pa.array(["Rejected: why"]), rejected=True)

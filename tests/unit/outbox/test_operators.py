@@ -35,10 +35,7 @@ def test_b7_a_writer_says_who_it_is_and_where():
 
 
 def test_b7_rows_are_held_until_there_is_an_answer():
-    """
-    B7: until the server says that nobody listens, or for as long again as the first answer took, or
-    until the patience is over; without a word nothing is held.
-    """
+    """B7: until nobody listens, or the answer is there, or the patience is over."""
     silent, alone, told = (Operators("control", Producer(7, True)) for _ in range(3))
     assert not silent.holds(0.0)
     for each in (silent, alone, told):
@@ -67,9 +64,7 @@ def test_b7_what_is_in_force_is_there_when_rows_go():
 
 
 def test_b16_an_answer_to_discovery_says_what_is_paused():
-    """
-    B16: which subjects, of those it has sent to and those that wait, why, by whom, for how long.
-    """
+    """B16: which subjects, why, by whom, for how long."""
     operators = Operators("control", Producer(7, True))
     operators.sent(["orders.eu", "metrics"])
     operators.heard(command("orders.*", 2.0, 3), 0.0)
@@ -105,9 +100,7 @@ def test_b21_of_many_subjects_some_are_shown():
 
 
 def test_b4_what_says_nothing_is_said_once(caplog):
-    """
-    B4: nonsense has no answer and no effect, be it on the control subject or where answers come.
-    """
+    """B4: nonsense has no answer and no effect, wherever it comes."""
     operators = Operators("control", Producer(7, True))
     operators.announce(0.0)
     said = [operators.heard(data, 0.01) for data in (b"{", b"[]", b'{"type":"active"}')]

@@ -108,10 +108,7 @@ def test_random_commands(seed):
 
 
 def test_filters_are_bounded():
-    """
-    I7: of one filter too many nothing changes, and the error says what to do; `>` is always taken,
-    and those that are over make room.
-    """
+    """I7: of one filter too many nothing changes; `>` is always taken."""
     table = PauseTable()
     for number in range(MAX_FILTERS):
         say(table, f"a.{number}", 10.0, 0.0, (QUOTA, GROUP)[number % 2])

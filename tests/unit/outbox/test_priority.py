@@ -112,22 +112,14 @@ def test_a1_labels():
 
 
 def test_a2_names():
-    """
-    A2: the names the load-shedding library takes, whatever their case and hyphens; anything else,
-    numbers above all, is normal.
-    """
+    """A2: names whatever their case and hyphens; anything else is normal."""
     assert {name: Priority.parse(name) for name in MEANT} == MEANT
     assert {Priority.parse(name) for name in [*NO_NAMES, None]} == {NORMAL}
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 60))
 def test_a2_to_a7_the_first_opinion_decides(seed):
-    """
-    A3: by the first filter that matches the destination; then (A7) by column and function (A6),
-    header (A4) and claim (A5). What is no name is counted (A2).
-    The function is asked only of rows that nothing before it has an opinion of, and that are
-    published at all. A block without any priority costs its reader nothing.
-    """
+    """A3 to A7: filter, column, function, header, claim; what is no name is counted (A2)."""
     rng = random.Random(seed)
     count = rng.choice([0, 1, 40, 40, 40])
     texts = rng.choice([[None], ["normal", None], *[[*MEANT, *NO_NAMES, *[None] * 20]] * 3])

@@ -22,10 +22,7 @@ def waiting(one, now):
 
 
 def test_a_subject_is_tried_with_few_rows_at_first():
-    """
-    Twice as many each time that nothing is refused, a moment apart, then all; from one again after
-    a refusal.
-    """
+    """Twice as many each time that nothing is refused; from one after a refusal."""
     one = Refusals()
     assert one.tries("a", 0.0) is None
     refuse(one, "a", 0.0)
@@ -57,10 +54,7 @@ def test_waits_grow_while_refusals_follow_each_other():
 
 
 def test_the_account_and_the_server_hold_all_subjects_and_429_none():
-    """
-    §4.5: what has no room for any holds any; a busy stream's lane waits by itself, and its reason
-    is there all the same.
-    """
+    """§4.5: what has no room for any holds any; a busy stream's lane waits by itself."""
     for err_code, found in ((10002, [True, True]), (10023, [True, True]), (10167, None)):
         one = Refusals()
         refuse(one, "a", 0.0, err_code)
@@ -72,10 +66,7 @@ def test_the_account_and_the_server_hold_all_subjects_and_429_none():
 
 
 def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
-    """
-    I7: so many, never more; one that waits is not forgotten for another, so each waits longer and
-    longer as long as there is room.
-    """
+    """I7: so many, never more; one that waits is not forgotten for another."""
     monkeypatch.setattr(refusals, "_MAX", 3)
     one = Refusals()
     first = [refuse(one, subject, 100.0) - 100.0 for subject in "abcd"]
@@ -91,9 +82,7 @@ def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
 
 
 def test_time_and_number_of_limits_are_counted_by_stream():
-    """
-    However many subjects of a stream are refused at one time; again after five seconds without.
-    """
+    """However many subjects are refused at one time; again after five seconds without."""
     one = Refusals()
     for subject in "abc":
         refuse(one, subject, 0.0)

@@ -180,10 +180,7 @@ def test_b15_a_word_without_a_pause_is_a_reason():
 
 
 def test_b15_many_refusals_are_one_cause():
-    """
-    B15: a publish that waited from refusal to refusal until its time was over was throttled; the
-    account's and the server's are about all subjects.
-    """
+    """B15: a publish that waited from refusal to refusal was throttled."""
     for err_code, subject in ((10077, "a"), (10002, "b"), (10167, "a"), (10023, "b")):
         throttle, now = Throttle(), 0.0
         while now < 120.0:

@@ -43,10 +43,7 @@ def test_answers_are_classified(status, data, kind, err_code):
 
 
 def test_plain_pubacks_are_matched_without_json():
-    """
-    The pattern takes the PubAcks of one inbox and subscription, with or without a domain, and
-    nothing else.
-    """
+    """The pattern takes PubAcks of one inbox and subscription, and nothing else."""
     frames = (
         b'MSG IN.12 3 22\r\n{"stream":"S","seq":7}\r\n'
         b'MSG IN.13 3 35\r\n{"stream":"S","domain":"h","seq":8}\r\n'

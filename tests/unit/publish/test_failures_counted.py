@@ -60,10 +60,7 @@ class Refusing(ModelServer):
     ids=["no-stream", "in-process", "429"],
 )
 def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, status, err_code, is_ignored):
-    """
-    A stream that is not there for a moment, or an id that is just being stored, is ignored;
-    push-back is not.
-    """
+    """A stream that is not there for a moment, or an id in process; push-back is not."""
     monkeypatch.setattr(Refusing, "refusal", (status, err_code))
     world = World(monkeypatch, [block("a", 0)], random.Random(1), Refusing())
     world.net.chaos = 0.0
@@ -158,9 +155,7 @@ def test_receipts_and_reports_bypass_the_limit(monkeypatch):
 
 @pytest.mark.parametrize("may", [True, False])
 def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
-    """
-    Where the user may not publish them none is sent, from the second on; none of these counts.
-    """
+    """Where the user may not publish them none is sent, from the second on."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
     world = world_of(monkeypatch, metrics_subject="m")

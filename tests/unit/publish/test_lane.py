@@ -38,9 +38,7 @@ def pubacks(ordinals, mark: bytes = b"") -> bytes:
 
 
 def test_a_large_offer_is_framed_a_part_at_a_time():
-    """
-    Frames are made of a part of the rows when the part before is sent, and go out in row order.
-    """
+    """Frames of a part of the rows are made when the part before is sent, in row order."""
     lane = new_lane(64 * MIB)
     lane.offer(messages(["a"] * 3072, [b"x" * (MIB // 128)] * 3072))
     sent, blocks = [], set()
@@ -57,9 +55,7 @@ def test_a_large_offer_is_framed_a_part_at_a_time():
 
 
 def test_rows_that_are_not_framed_wait_for_room():
-    """
-    A lane whose bytes are all on the wire sends nothing, takes no rows, and goes on with PubAcks.
-    """
+    """A lane whose bytes are all on the wire takes no rows, and goes on with PubAcks."""
     lane = new_lane(4 * MIB)
     lane.offer(messages(["a"] * 16, [b"x" * MIB] * 16))
     while lane.frames_to_send(0.0, 1 << 17) is not None:
@@ -169,9 +165,7 @@ def test_pubacks_of_counters_are_taken_at_one_go():
 
 
 def test_pubacks_of_two_lanes_are_taken_at_one_go():
-    """
-    Rows and dead letters, say; one that is neither's is left to the general path, with all others.
-    """
+    """One that is neither's is left to the general path, with all others."""
     one, other = (Lane(f"{INBOX}.{n}", *terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
     for lane in (one, other):
         lane.offer(messages(["a"] * 5))
@@ -208,10 +202,7 @@ def test_strict_has_one_of_a_subject_on_the_wire():
 @pytest.mark.parametrize("is_full", [False, True], ids=["room", "full"])
 @pytest.mark.parametrize("limit", [2, 64])
 def test_strict_awaits_what_did_not_fit(limit, is_full):
-    """
-    A turn that is larger than the limit, or that a full wire keeps back, is not over when what was
-    sent of it is stored.
-    """
+    """A turn that did not fit is not over when what was sent of it is stored."""
     lane = Lane(PREFIX, *terms(FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages("abcdeedcba"))
     rows = 0
@@ -228,10 +219,7 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
 
 
 def test_rows_that_wait_have_no_more_time_than_narrowed_to():
-    """
-    A row that waits to go again, its answer lost with the connection, goes no more when its time
-    was cut meanwhile: a stream that forgets ids sooner would store it twice.
-    """
+    """A row that waits to go again goes no more when its time was cut meanwhile."""
     lane = new_lane()
     lane.offer(messages(["a", "b"]))
     lane.frames_to_send(0.0, 1 << 20)
@@ -243,9 +231,7 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
 
 
 def test_rows_whose_connection_broke_say_why():
-    """
-    Rows that a server cuts off each time they are sent tell, once their time is over, what it said.
-    """
+    """Rows that a server cuts off each time tell, once their time is over, what it said."""
     lane = new_lane()
     lane.offer(messages(["a", "b"]))
     lane.frames_to_send(0.0, 1 << 20)
@@ -258,10 +244,7 @@ def test_rows_whose_connection_broke_say_why():
 
 
 def test_a_late_puback_ends_the_pause_of_a_refusal():
-    """
-    A publish is sent again after `ackTimeout`, that sending is refused (10158: the first is being
-    stored), and then the PubAck of the first comes: rows behind it go at once.
-    """
+    """The first sending's PubAck comes behind the refusal of the second: rows go at once."""
     lane = Lane(PREFIX, *terms(FixedLimit(1), ack=5.0))
     lane.offer(messages(["a", "a"]))
     assert len(sent(lane)) == 1

@@ -49,10 +49,7 @@ def refuse(
 )
 @pytest.mark.parametrize("are_known", [True, False])
 def test_a12_push_back_is_of_a_stream(rows, places, are_known):
-    """
-    A12: of the stream of the refused row, until it is tried again; said once. Without its streams
-    a task knows of one.
-    """
+    """A12: of the stream of the refused row, until it is tried again; said once."""
     lanes = lanes_of(are_known)
     refuse(lanes, rows, 10077, "maximum messages exceeded", 100.0, are_known)
     found, again = lanes.push_backs(100.1), lanes.push_backs(100.1)

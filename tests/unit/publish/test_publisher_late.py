@@ -21,10 +21,7 @@ HOUR_S = 3600.0
 
 
 class Standing(Connection):
-    """
-    A connection whose process stands still for an hour once all rows are on the wire. Until then
-    nobody answers; then `answered` PubAcks are in its socket.
-    """
+    """A connection whose process stands still for an hour once all rows are on the wire."""
 
     def __init__(self, ours: socket.socket, theirs: socket.socket, answered: int) -> None:
         self.ahead_s = 0.0

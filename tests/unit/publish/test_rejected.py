@@ -23,10 +23,7 @@ def picky(
     never: dict[int, dict[str, object] | None],
     **options: object,
 ) -> tuple[World, Elsewhere]:
-    """
-    Rows of which the server never stores some, and where dead letters go. None in place of an
-    error stands for a row that can be no message.
-    """
+    """Rows of which the server never stores some, and where dead letters go."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks, first = [], 0
     while first < total:

@@ -58,10 +58,7 @@ def test_what_making_a_block_raises_surfaces(error):
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_spark_holds_ends_when_spark_lets_go():
-    """
-    I10: a write that fails while a block is on its way does not wait for it, and what was opened
-    is closed when it comes.
-    """
+    """I10: a write that fails does not wait for a block; what was opened is closed later."""
     begun, go = threading.Event(), threading.Event()
 
     def blocks() -> Iterator[str]:

@@ -69,10 +69,7 @@ def stream(place):
 
 @pytest.mark.parametrize("are_kept", [True, False])
 def test_what_is_shed(are_kept):
-    """
-    Shed rows are counted at once by stream, route, reason and priority, as dead letters or as
-    dropped.
-    """
+    """By stream, route, reason and priority, as dead letters or as dropped."""
     one = Telemetry(["a.*"])
     rows = messages(["a.x", "b", "a.y"])
     priorities = pa.array([NON_CRITICAL, NORMAL, NON_CRITICAL], pa.int8())
@@ -95,10 +92,7 @@ def test_what_is_shed(are_kept):
 
 
 def test_reports_are_due_at_their_times():
-    """
-    The first at once, the next an interval later; each has a number of its own, and the last says
-    that it is.
-    """
+    """The first at once, the next an interval later; each has a number; the last says so."""
     one, reporter = Telemetry(), Reporter(Origin(7, "query", 3), is_on=True)
     due = [reporter.due]
     said = []
@@ -130,10 +124,7 @@ def command(filter: str, pause_s: float, reason: Reason = QUOTA) -> ThrottleProd
 
 
 def test_pauses():
-    """
-    PIP-385's metrics: a command counts for its filter, a refusal for its stream, what is about the
-    connection for all subjects. All count as time passes, and a renewal is no new limit.
-    """
+    """PIP-385's metrics: all count as time passes, and a renewal is no new limit."""
     one, throttle = Telemetry(), Throttle()
     throttle.table.command(command("b.>", 0.64), 0.0)
     throttle.table.command(command("x", 1.0, PENDING), 0.0)

@@ -104,10 +104,7 @@ def test_no_more_bytes_than_allowed_are_in_flight():
 
 
 def test_a_publish_larger_than_the_byte_limit_goes_alone():
-    """
-    One that is larger than a quarter of `bufferMemory` waits until nothing else is in flight,
-    then goes.
-    """
+    """It waits until nothing else is in flight, then goes."""
     w = window(100, max_bytes=15)
     w.append(block(0, ["a"], size=10))
     w.append(block(1, ["a"], size=40))
@@ -142,9 +139,7 @@ def test_a_full_window_waits_for_an_eighth():
 
 
 def test_pubacks_may_come_in_any_order_and_twice():
-    """
-    Each publish is counted once, whatever the order of the PubAcks and however often they come.
-    """
+    """Each publish is counted once, whatever the order of its PubAcks."""
     w = window(8)
     w.append(block(0, ["a", "b"] * 3))
     sent(w, 0.0)
@@ -158,10 +153,7 @@ def test_pubacks_may_come_in_any_order_and_twice():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
-    """
-    PubAcks come in runs of any order, some twice or of nobody, some rows wait meanwhile: what is
-    counted as on the wire are the rows without an answer, with their bytes.
-    """
+    """On the wire are the rows without an answer, in whatever runs PubAcks come."""
     rng = random.Random(seed)
     w = window(MANY)
     for first in range(0, 300, 60):
@@ -195,9 +187,7 @@ def test_duplicates_are_counted():
 
 
 def test_a_refused_publish_holds_back_what_was_not_sent():
-    """
-    After a 429, nothing new is sent before the refused one is stored; it goes out after a pause.
-    """
+    """After a 429 nothing new is sent before the refused one is stored."""
     w = window(2)
     w.append(block(0, ["a", "b", "a", "b"]))
     sent(w, 0.0)
@@ -225,9 +215,7 @@ def test_refused_publishes_go_out_in_their_order():
 
 
 def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
-    """
-    A round of 429s cuts what may be in flight to 0.7; PubAcks of new publishes widen it again.
-    """
+    """A round of 429s cuts what may be in flight to 0.7; PubAcks widen it again."""
     w = window(Window(8))
     w.append(block(0, ["a"] * 200))
     sent(w, 0.0)
@@ -304,10 +292,7 @@ def test_what_was_sent_twice_is_no_sample():
     ids=lambda value: value.kind.name if isinstance(value, Outcome) else str(value),
 )
 def test_only_push_backs_are_drops(outcome, drops):
-    """
-    Refusals for load are drops; no responders and ids in process say nothing of it, nor does a
-    broken connection.
-    """
+    """Refusals for load are drops; no responders and broken connections are none."""
     heard = []
     limit = FixedLimit(4)
     limit.pushed_back = lambda: heard.append(1)
@@ -336,9 +321,7 @@ def test_what_another_sending_may_have_stored_is_unsure(outcome, unsure):
 
 
 def test_silence_sends_again():
-    """
-    Without a PubAck within `ackTimeout` the same frame goes out again; the late PubAck counts.
-    """
+    """Without a PubAck within `ackTimeout` the frame goes out again; a late PubAck counts."""
     w = window(ack=5.0)
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
@@ -367,9 +350,7 @@ def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
 
 
 def test_publish_timeout_ends_the_task():
-    """
-    A publish that is not stored within `publishTimeout` is an error naming its subject and row.
-    """
+    """Not stored within `publishTimeout` is an error naming subject and row."""
     w = window(ack=1.0, publish=3.0)
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
@@ -421,10 +402,7 @@ def test_a_rejected_publish_ends_the_task_at_once():
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_subject_that_nobody_listens_on_is_tried_on(stored):
-    """
-    Whether something was stored there or not: until `publishTimeout`. The error says what to look
-    for.
-    """
+    """Whether something was stored there or not: until `publishTimeout`."""
     w = window(publish=60.0)
     w.append(block(0, ["b", "a", "a"]))
     sent(w, 0.0)

@@ -41,10 +41,7 @@ def test_shed_rows_have_their_route_and_stream(monkeypatch):
 
 
 def test_what_waits_has_its_route(monkeypatch):
-    """
-    Reports say which rows wait: by the filter of `prioritySubjects` that matches, and
-    for the stream to which they go; those that wait no more are 0.
-    """
+    """Reports say which rows wait, by filter and stream; those that wait no more are 0."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.02)
     rows = block("abcd" * 300, 0)
@@ -89,10 +86,7 @@ def test_outcomes_have_their_stream(monkeypatch):
 
 
 def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
-    """
-    PIP-385: a pause of a minute, of one subject, issued 60 times, is 60,000 ms and one limit. So is
-    one that ends with the task what there was of it.
-    """
+    """PIP-385: a pause of a minute, of one subject, issued 60 times, is 60,000 ms and one limit."""
     world = world_of(monkeypatch, publish_timeout_s=120.0)
     for second in range(60):
         at = START_S + 1 + second
@@ -128,10 +122,7 @@ def test_a_subject_at_its_limit_is_one_limit(monkeypatch):
 
 @pytest.mark.parametrize("other", [False, True])
 def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
-    """
-    A12: what the server refuses of one stream makes no room among another's rows; without a word
-    about either nothing is shed.
-    """
+    """A12: what the server refuses of one stream makes no room among another's rows."""
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0)
     world, _ = shedding(monkeypatch, False, rules=rules, drops=True, publish_timeout_s=100.0)
 

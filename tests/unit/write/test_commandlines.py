@@ -33,10 +33,7 @@ def rows(**columns):
 
 
 def test_a_schedule_as_header_lines():
-    """
-    A time, or a text, becomes a schedule with its target and the TTL of what it makes, and with the
-    row's id a second time; a row without a time is a message like any other.
-    """
+    """A time, or a text, becomes a schedule, with the row's id a second time."""
     batch = rows(
         deliver_at=pa.array([WHEN, None, None], TIME),
         schedule=pa.array([None, "0 30 8 * * *", None]),
@@ -124,10 +121,7 @@ def test_increments_need_no_payload():
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_rows_that_would_mean_something_else(columns, reason):
-    """
-    What is wrong with a row is found before it is sent; with `onReject` it is that row's fault, and
-    nothing of its commands goes out with it.
-    """
+    """Found before it is sent; with `onReject` it is the row's fault, without its commands."""
     columns = {
         name: value if isinstance(value, pa.Array) else pa.array(value)
         for name, value in columns.items()
@@ -184,10 +178,7 @@ def test_columns_of_another_type(name, type):
 
 
 def test_counters_that_forget_cannot_be_exact():
-    """
-    Where the next increment of a subject takes the place of the one before, nobody can tell later
-    whether a row was added.
-    """
+    """Nobody could tell later whether a row was added."""
     config = {"name": "S", "subjects": ["S.>"], "allow_msg_counter": True}
     forgets = Target.parse(config | {"max_msgs_per_subject": 1})
 

@@ -66,9 +66,7 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
 
 
 def test_b17_random_skips_what_is_paused():
-    """
-    B17: rows that would have gone to the paused subject are spread over the others; no other moves.
-    """
+    """B17: rows of the paused subject are spread over the others; no other moves."""
     free, now = mapped(SPREAD, None), mapped(SPREAD, "orders.2")
     moved = [new for old, new in zip(free, now, strict=True) if old == "orders.2"]
 
@@ -138,9 +136,7 @@ def test_b17_rows_keep_their_stream():
 
 @pytest.mark.parametrize("config", [{"max_msgs_per_subject": 1}, {"allow_rollup_hdrs": True}])
 def test_b17_rows_that_may_be_replaced_do_not_move(config):
-    """
-    B17: whether an earlier attempt had stored them could not be told by a later row of the subject.
-    """
+    """B17: nobody could tell whether an earlier attempt had stored them."""
     target = Target.parse({"name": "S", "subjects": ["orders.*"], **config})
     targets = targets_of(lambda subject: target)
 
@@ -162,9 +158,7 @@ def test_a_snapshot_hears_nothing_new():
 
 
 def test_b17_where_all_is_paused_few_rows_are_drawn_again():
-    """
-    B17: rows of many subjects wait cheaply; those behind what has no way out still find theirs.
-    """
+    """B17: rows of many subjects wait cheaply; those that have a way out find it."""
     mapping = SubjectMapping.parse(json.dumps({"o.*": "{{wildcard(1)}}.{{random(4)}}"}))
     asked = []
     reroutes = Reroutes(mapping, False, targets_of(lambda subject: STREAM), RowSignals())
@@ -210,9 +204,7 @@ def test_b17_the_next_block_finds_what_is_free_again():
     ("subject", True, True, False),
 ])  # fmt: skip
 def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
-    """
-    B17: which is drawn for all rows of a key alike. Without streams that are known nothing moves.
-    """
+    """B17: which is drawn for all rows of a key alike."""
     options = sink_of(connection_of("nats://model"), reroutes_weights=weights)
     mapping = SubjectMapping.parse(json.dumps(SPREAD))
     rows = replace(options.rows, mapping=mapping, mapping_key=key)

@@ -168,10 +168,7 @@ def test_a_wrong_column_is_named(columns, message):
 
 
 def test_rows_go_into_buckets_of_others():
-    """
-    Key-Value buckets are streams like others; only those in which queries keep records are not
-    written to. Under another API prefix that prefix is no row's, either.
-    """
+    """Key-Value buckets are streams like others, but for those of queries' records."""
     rows = batch(2, subject=pa.array(["$KV.USERS.1", f"$KV.{LEDGER}S.1"]))
 
     assert builder().build(rows).subjects == ["$KV.USERS.1", f"$KV.{LEDGER}S.1"]
@@ -252,10 +249,7 @@ def whole(messages) -> list[tuple]:
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_others_are_what_they_were(seed, mapping):
-    """
-    Whatever rows of a batch can be no messages, and however many, all others are the messages that
-    they would be without them, by the same numbers and ids; each row is there once.
-    """
+    """Whatever rows can be no messages, all others are those that they would be without."""
     rng = random.Random(seed)
     options = {"rejects": True, "id_prefix": "P", "max_payload": 100}
     if MAPPINGS[mapping] is not None:
@@ -284,10 +278,7 @@ def test_the_others_are_what_they_were(seed, mapping):
 
 
 def test_what_of_an_unfit_row_can_be_written_is_kept():
-    """
-    Its payload, its sound headers, and an id by which its dead letter is known: its own, else one
-    that is made.
-    """
+    """Its payload, its sound headers, and an id: its own, else one that is made."""
     rows = [
         SOUND | {"data": None, "msg_id": "m"},
         SOUND | {"msg_id": " m", "headers": [("a b", "1"), ("K", "v"), ("Nats-Batch-Id", "b")]},

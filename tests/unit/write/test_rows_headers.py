@@ -51,9 +51,7 @@ def test_null_lists_of_headers_have_no_lines():
 
 
 def test_what_the_server_acts_on_comes_first():
-    """
-    Before headers that others may have written: id, TTL, then what is among the row's headers.
-    """
+    """Before headers that others wrote: id, TTL, then what is among the row's headers."""
     hiding = [("a", "Nats-TTLNats-TTL"), ("b", "Nats-Expected-StreamNats-Expected-Stream")]
     rows = batch(
         2,
@@ -103,9 +101,7 @@ def test_no_header_of_the_list_is_written(name):
 
 
 def test_headers_that_are_the_servers_are_left_out():
-    """
-    What a server would refuse, or overwrite, of a row that was read from a stream does not go out.
-    """
+    """What a server would refuse, or overwrite, of a copied row does not go out."""
     refused = [("Nats-Stream-Source", "S 1"), ("Nats-Batch-Id", "b"), ("Nats-Sequence", "7")]
     rows = batch(2, headers=pa.array([[("a", "1"), *refused, ("b", "2")], refused], TEXTS))
 
@@ -126,9 +122,7 @@ def test_what_a_row_expects_of_the_stream_is_kept():
 
 
 def test_ttls_and_rollups_go_where_the_stream_takes_them():
-    """
-    A copied TTL or roll-up stays where the target allows it, and is left out where it does not.
-    """
+    """A copied TTL or roll-up is left out where the target does not allow it."""
     known = {
         "a": Target.parse({"name": "A", "subjects": ["a"], "allow_msg_ttl": True}),
         "b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True}),
@@ -146,10 +140,7 @@ def test_ttls_and_rollups_go_where_the_stream_takes_them():
 
 
 def test_a_rollup_goes_out_only_where_an_option_asks():
-    """
-    Whoever wrote a message that is copied would purge what others have on the row's subject. With
-    the option the user says that it is his own, whatever subject the row is mapped to.
-    """
+    """Whoever wrote a message that is copied would purge what others have on the row's subject."""
     mapping = SubjectMapping.parse('{"a.*": "b"}')
     rolled = [("Nats-Rollup", "sub"), ("n", "1")]
     rows = batch(2, subject=pa.array(["a.x", "b"]), headers=pa.array([rolled] * 2, TEXTS))
@@ -161,10 +152,7 @@ def test_a_rollup_goes_out_only_where_an_option_asks():
 
 
 def test_a_copied_rollup_purges_no_stream():
-    """
-    With the option a roll-up of a row's subject goes out; one of the whole stream, in any case that
-    the server takes, never: the author of a message that is copied may have said so.
-    """
+    """With the option a roll-up of a subject goes out; one of the whole stream never."""
     known = {"b": Target.parse({"name": "B", "subjects": ["b"], "allow_rollup_hdrs": True})}
     values = ["sub", "all", "ALL", " all", "x", None]
     headers = [[("Nats-Rollup", v), ("n", "1")] if v else None for v in values]
