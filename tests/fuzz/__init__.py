@@ -1,10 +1,4 @@
-"""
-Hostile bytes for the decoders, and for the lanes, whose states answers move; and a slow reference
-that says what the package must make of them.
-
-`tests/unit/test_fuzz.py` runs each kind by hypothesis, which also makes a case small that fails.
-docs/security.md says what was found.
-"""
+"""Hostile bytes for decoders and lanes, and a slow reference; run by tests/unit/test_fuzz.py."""
 
 from __future__ import annotations
 

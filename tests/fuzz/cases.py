@@ -15,10 +15,7 @@ class Fault(AssertionError):
 
 
 def same(what: str, ours: Any, theirs: Any) -> None:
-    """
-    Raises:
-        Fault: The package has something else than the reference.
-    """
+    """A `Fault` where the package has something else than the reference."""
     if ours != theirs:
         raise Fault(f"{what}: the package has {ours!r:.400}, the reference {theirs!r:.400}")
 

@@ -98,10 +98,7 @@ class _Walk:
         self._now = 0.0
 
     def run(self) -> int:
-        """
-        Raises:
-            Fault: Something does not hold.
-        """
+        """Walks; a `Fault` where something does not hold."""
         try:
             for _ in range(self._rng.randrange(_HOSTILE)):
                 self._turn(hostile=True)

@@ -1,8 +1,4 @@
-"""
-What once broke a decoder, or the fuzzer found, in its smallest form: `CASES`, by name.
-
-All of them run in each `make test`. To add one: what it is about, and the bytes.
-"""
+"""What once broke a decoder, or hypothesis found, in its smallest form: `CASES`, by name."""
 
 from __future__ import annotations
 

@@ -67,10 +67,7 @@ class Work:
         """Bytes that cuts by the column looked at."""
 
     def check(self, size: int, frames: int, pieces: int) -> None:
-        """
-        Raises:
-            Fault: More work than is linear in bytes, frames and pieces.
-        """
+        """A `Fault` where the work is more than linear in bytes, frames and pieces."""
         if self.looked > 3 * size + (2 << 20):
             raise Fault(f"cuts look at {self.looked} bytes of {size}")
         if self.frames > 4 * frames + 4 * pieces + 100:

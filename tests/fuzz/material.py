@@ -165,12 +165,7 @@ def delivered(
     rng: random.Random, wild: bool, shape: tuple[bytes, bytes], number: int,
     even: bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """
-    A message of a consumer.
-
-    Args:
-        even: what it is stored with, if its numbers are to be as long as those of others.
-    """
+    """A message of a consumer; `even`: stored with this, its numbers as long as those of others."""
     before, behind = shape
     sequence = rng.choice((number, number, 2**53 + number, rng.randrange(2**63)))
     time, pending = nanos(rng), rng.randrange(10**6)

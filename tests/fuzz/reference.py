@@ -249,11 +249,7 @@ class Got(NamedTuple):
 
 
 def got(block: bytes, strict: bool = True) -> Got | None:
-    """
-    The server's lines at the end of a block, and what stands before; None if they are not.
-
-    Those that count count in the first message of an answer: without `strict` they are any two.
-    """
+    """The server's lines at the end of a block, and what stands before; None if they are not."""
     if not block.endswith(b"\r\n\r\n"):
         return None
     lines = block[:-4].split(b"\r\n")

@@ -1,7 +1,4 @@
-"""
-The reference for answers to publishes: PubAcks, and those to batches (ADR-50, and nats-server's
-errors.json). As `reference` it shares no code with the package.
-"""
+"""The reference for PubAcks (ADR-50, errors.json); it shares no code with the package."""
 
 from __future__ import annotations
 

@@ -76,10 +76,7 @@ class FarServer:
         self._subscribed.clear()
 
     def requests(self, requests: list, max_bytes: float = math.inf) -> list[Reply]:
-        """
-        JetStream's API: the leader knows what follows a sequence, direct gets have the first of a
-        subject. What else comes is dropped.
-        """
+        """JetStream's API: what follows a sequence, and direct gets of the first of a subject."""
         self.turns += 1
         self.buffer, self.pos = b"", 0
         self._coming.clear()

@@ -1,6 +1,4 @@
-"""
-Layouts of a query for tests that must hold in each: one stream, filters on it, one stream each.
-"""
+"""Layouts of a query: one stream, filters on it, one stream each."""
 
 from __future__ import annotations
 

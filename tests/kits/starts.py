@@ -100,12 +100,7 @@ def write_home() -> None:
 
 
 def write_archive(scratch: Path) -> None:
-    """
-    Writes the archive of the JVM's classes, unless it is there.
-
-    Raises:
-        RuntimeError: The program whose classes it holds failed: a name in it is an old one.
-    """
+    """Writes the archive of the JVM's classes, unless it is there; a `RuntimeError` if it fails."""
     where = _archive()
     if where is None or where.exists():
         return

@@ -25,12 +25,7 @@ def strict(patch: pytest.MonkeyPatch) -> None:
 
 
 def make_certificates(home: Path, signer_named: str = "keyid") -> None:
-    """
-    A CA, a server's and a client's certificate signed by it, and another CA.
-
-    Args:
-        signer_named: `authorityKeyIdentifier` of the certificates.
-    """
+    """A CA, certificates of a server and a client signed by it, and another CA."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=home, check=True, capture_output=True, timeout=60)

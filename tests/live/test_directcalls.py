@@ -63,98 +63,58 @@ def moment(js, stream, sequence):
     return line.split(b": ")[1].decode()
 
 
-A, ANY = "{stream}.A", "{stream}.*"
+A, ANY, T6 = "{stream}.A", "{stream}.*", {"startingTimestamp": "{t6}"}
+
+
+CALLS = [
+    ({"sequence": 5}, lambda c, s, t: c.message(5), [5]),
+    ({"sequence": 99}, lambda c, s, t: c.message(99), []),
+    ({"lastBySubject": A}, lambda c, s, t: c.last(f"{s}.A"), [9]),
+    ({"lastBySubject": ANY}, lambda c, s, t: c.last(f"{s}.*", appended=False), [12]),
+    ({"lastBySubject": "{stream}.no"}, lambda c, s, t: c.last(f"{s}.no"), []),
+    ({"nextBySubject": "{stream}.B"}, lambda c, s, t: c.next(f"{s}.B"), [2]),
+    ({"nextBySubject": A, "sequence": 3}, lambda c, s, t: c.next(f"{s}.A", 3), [5]),
+    ({"nextBySubject": A, "sequence": 10}, lambda c, s, t: c.next(f"{s}.A", 10), []),
+    ({"nextBySubject": A} | T6, lambda c, s, t: c.next(f"{s}.A", start_time=t), [9]),
+    ({"batch": 1} | T6, lambda c, s, t: c.first_since(t), [6]),
+    ({"sequence": 4, "batch": 3, "nextBySubject": ANY}, lambda c, s, t: c.batch(3, f"{s}.*", 4),
+     [4, 5, 6]),
+    ({"sequence": 11, "batch": 3}, lambda c, s, t: c.batch(3, sequence=11), [11, 12]),
+    ({"nextBySubject": A, "batch": 2}, lambda c, s, t: c.batch(2, f"{s}.A"), [1, 5]),
+    ({"batch": 2, "nextBySubject": A} | T6, lambda c, s, t: c.batch(2, f"{s}.A", start_time=t),
+     [9]),
+    ({"batch": 2} | T6, lambda c, s, t: c.batch(2, start_time=t), [6, 7]),
+    ({"sequence": 1, "batch": 9, "maxBytes": 8},
+     lambda c, s, t: c.batch(9, sequence=1, max_bytes=8), "max_bytes"),
+    ({"batch": 9, "maxBytes": 8, "nextBySubject": ANY} | T6,
+     lambda c, s, t: c.batch(9, f"{s}.*", start_time=t, max_bytes=8), "max_bytes from 6"),
+    ({"multiLast": "{stream}.A,{stream}.D", "batch": 9},
+     lambda c, s, t: c.multi_last([f"{s}.A", f"{s}.D"]), [9, 12]),
+    ({"multiLast": "{stream}.A,{stream}.D", "batch": 1},
+     lambda c, s, t: c.multi_last([f"{s}.A", f"{s}.D"], batch=1), [9]),
+    ({"multiLast": ANY, "upToSequence": 6, "batch": 9},
+     lambda c, s, t: c.multi_last([f"{s}.*"], up_to_sequence=6), [3, 4, 5, 6]),
+    ({"multiLast": ANY, "upToSequence": 6, "batch": 2},
+     lambda c, s, t: c.multi_last([f"{s}.*"], up_to_sequence=6, batch=2), [3, 4]),
+    ({"multiLast": ANY, "upToTime": "{t6}", "batch": 9},
+     lambda c, s, t: c.multi_last([f"{s}.*"], up_to_time=t), [2, 3, 4, 5]),
+    ({"multiLast": ANY, "upToTime": "{t6}", "batch": 3},
+     lambda c, s, t: c.multi_last([f"{s}.*"], up_to_time=t, batch=3), [2, 3, 4]),
+    ({"multiLast": "{stream}.no", "batch": 3},
+     lambda c, s, t: c.multi_last([f"{s}.no"], batch=3), []),
+]  # fmt: skip
+"""Options, the same in Python, and the sequences that come; `t6` is when message 6 was stored."""
 
 
 @pytest.mark.parametrize(
-    ("options", "call", "wanted"),
-    [
-        ({"sequence": 5}, lambda c, s, t: c.message(5), [5]),
-        ({"sequence": 99}, lambda c, s, t: c.message(99), []),
-        ({"lastBySubject": A}, lambda c, s, t: c.last(f"{s}.A"), [9]),
-        ({"lastBySubject": ANY}, lambda c, s, t: c.last(f"{s}.*", appended=False), [12]),
-        ({"lastBySubject": "{stream}.no"}, lambda c, s, t: c.last(f"{s}.no"), []),
-        ({"nextBySubject": "{stream}.B"}, lambda c, s, t: c.next(f"{s}.B"), [2]),
-        ({"nextBySubject": A, "sequence": 3}, lambda c, s, t: c.next(f"{s}.A", 3), [5]),
-        ({"nextBySubject": A, "sequence": 10}, lambda c, s, t: c.next(f"{s}.A", 10), []),
-        (
-            {"nextBySubject": A, "startingTimestamp": "{t6}"},
-            lambda c, s, t: c.next(f"{s}.A", start_time=t(6)),
-            [9],
-        ),
-        ({"startingTimestamp": "{t6}", "batch": 1}, lambda c, s, t: c.first_since(t(6)), [6]),
-        (
-            {"sequence": 4, "batch": 3, "nextBySubject": ANY},
-            lambda c, s, t: c.batch(3, f"{s}.*", 4),
-            [4, 5, 6],
-        ),
-        ({"sequence": 11, "batch": 3}, lambda c, s, t: c.batch(3, sequence=11), [11, 12]),
-        ({"nextBySubject": A, "batch": 2}, lambda c, s, t: c.batch(2, f"{s}.A"), [1, 5]),
-        (
-            {"startingTimestamp": "{t6}", "batch": 2, "nextBySubject": A},
-            lambda c, s, t: c.batch(2, f"{s}.A", start_time=t(6)),
-            [9],
-        ),
-        (
-            {"startingTimestamp": "{t6}", "batch": 2},
-            lambda c, s, t: c.batch(2, start_time=t(6)),
-            [6, 7],
-        ),
-        (
-            {"sequence": 1, "batch": 9, "maxBytes": 8},
-            lambda c, s, t: c.batch(9, sequence=1, max_bytes=8),
-            "max_bytes",
-        ),
-        (
-            {"startingTimestamp": "{t6}", "batch": 9, "maxBytes": 8, "nextBySubject": ANY},
-            lambda c, s, t: c.batch(9, f"{s}.*", start_time=t(6), max_bytes=8),
-            "max_bytes from 6",
-        ),
-        (
-            {"multiLast": "{stream}.A,{stream}.D", "batch": 9},
-            lambda c, s, t: c.multi_last([f"{s}.A", f"{s}.D"]),
-            [9, 12],
-        ),
-        (
-            {"multiLast": "{stream}.A,{stream}.D", "batch": 1},
-            lambda c, s, t: c.multi_last([f"{s}.A", f"{s}.D"], batch=1),
-            [9],
-        ),
-        (
-            {"multiLast": ANY, "upToSequence": 6, "batch": 9},
-            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_sequence=6),
-            [3, 4, 5, 6],
-        ),
-        (
-            {"multiLast": ANY, "upToSequence": 6, "batch": 2},
-            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_sequence=6, batch=2),
-            [3, 4],
-        ),
-        (
-            {"multiLast": ANY, "upToTime": "{t6}", "batch": 9},
-            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_time=t(6)),
-            [2, 3, 4, 5],
-        ),
-        (
-            {"multiLast": ANY, "upToTime": "{t6}", "batch": 3},
-            lambda c, s, t: c.multi_last([f"{s}.*"], up_to_time=t(6), batch=3),
-            [2, 3, 4],
-        ),
-        (
-            {"multiLast": "{stream}.no", "batch": 3},
-            lambda c, s, t: c.multi_last([f"{s}.no"], batch=3),
-            [],
-        ),
-    ],
+    ("options", "call", "wanted"), CALLS,
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
+)  # fmt: skip
 def test_every_call(js, filled, read, options, call, wanted):
     """Each call brings the same messages through `spark.read` and through Python."""
-    texts = {
-        name: str(value).format(stream=filled, t6=moment(js, filled, 6))
-        for name, value in options.items()
-    }
-    by_call = call(DirectCalls(js.client, filled), filled, lambda n: moment(js, filled, n))
+    t6 = moment(js, filled, 6)
+    texts = {name: str(value).format(stream=filled, t6=t6) for name, value in options.items()}
+    by_call = call(DirectCalls(js.client, filled), filled, t6)
     if isinstance(wanted, str):
         # The server counts subject and payload, and ends at the message that reaches the limit.
         first = 6 if "6" in wanted else 1

@@ -28,11 +28,7 @@ def proxy(nats_server):
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["once", "ledger"])
 def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, ledger):
-    """
-    What is between this host and the server goes silent in the middle of a write, and answers no
-    PING: after an `ackTimeout` the task asks, after another it dials again, and the rows are there
-    once. The time of the write is `publishTimeout`'s, far away; so is that of each publish.
-    """
+    """After silence of two `ackTimeout`s a write dials again, and the rows are there once."""
     name = new_stream(allow_batched=True, allow_atomic=True)
     Ledger(js).ensure()
     opts = sink_of(
@@ -65,9 +61,7 @@ def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, le
 
 
 def test_a_peer_that_is_there_is_not_left(proxy):
-    """
-    A peer that says anything is there; one that was asked, and is silent for as long again, is not.
-    """
+    """A peer that says anything is there; one that was asked and stays silent is not."""
     client = Client(options(proxy.url))
     connection = client.connection
     connection.ping(60.0)
@@ -88,10 +82,7 @@ def test_a_peer_that_is_there_is_not_left(proxy):
 
 
 def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server, new_stream):
-    """
-    How much is on its way goes by a round trip: the PONG of a new connection
-    is read at once, and not when the first rows are there: these wait for it here.
-    """
+    """The PONG of a new connection is read at once, not when the first rows are there."""
     name = new_stream(allow_batched=True, allow_atomic=True)
 
     def rows():

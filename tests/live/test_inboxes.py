@@ -69,11 +69,7 @@ def rows(count):
 
 
 def test_a_reply_subject_that_is_no_inbox_gets_no_answer(nats_server, js, new_stream):
-    """
-    Whoever may publish on the control subject chooses where a writer answers. Off an inbox that
-    would be a message in a stream, a record of the ledger, or a request, by the writer's rights:
-    there is no answer. The pause counts all the same, and the next one is answered.
-    """
+    """Off an inbox a writer answers nobody; the pause counts, and the next is answered."""
     name = new_stream()
     ledger = Ledger(js)
     ledger.ensure()
@@ -147,10 +143,7 @@ def test_the_readmes_users(guarded):
 
 @pytest.mark.parametrize("inbox", ['_INBOX.x"y', "_INBOX.xy'", "_INBOX.x"])
 def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox):
-    """
-    Whatever a stranger names to be answered on, and however often: the server forbids it, and the
-    write goes on.
-    """
+    """Whatever inbox a stranger names, the server forbids it, and the write goes on."""
     server, clients = guarded
     admin = JetStream(clients["admin"])
     admin.create_stream({"name": "ALERTS", "subjects": ["alerts.>"], "allow_direct": True})

@@ -121,10 +121,7 @@ def test_waiting_has_an_end(server):
 
 
 def test_a_publish_waits_for_the_leader_of_its_stream(js, monkeypatch):
-    """
-    In a cluster nobody takes a publish while its stream has no leader, though JetStream is there:
-    it is sent again.
-    """
+    """A publish without a leader is sent again; one that no stream takes fails at once."""
     asked, requests = [], js.client.requests
 
     def without_leader(batch, *rest):

@@ -140,25 +140,6 @@ def test_a_start_that_a_new_stream_does_not_reach_yet(tenants, query):
     assert rows(several) == sorted(set(every(tenants, a=7, c=8)) - late)
 
 
-def test_each_deletion_is_told(tenants, query, caplog):
-    """A stream that is made anew after its deletion and deleted once more is one loss more."""
-    tenants.make("a", "b")
-    tenants.fill("a", "b")
-    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false")
-    drain(several)
-    for _ in range(2):
-        tenants.remove("b")
-        tenants.fill("a")
-        drain(several)
-        tenants.make("b")
-        tenants.fill("b")
-        drain(several)
-
-    told = [record for record in caplog.records if "was deleted" in record.message]
-    assert len(told) == 2
-    assert len(several.rows) == 9 + 9
-
-
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_stream_that_is_deleted(tenants, query, fails):
     """A stream that goes is a named loss, or the others go on; one made then begins at 1."""
@@ -299,21 +280,6 @@ def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(tenants, quer
     drain(several)
 
     assert rows(several) == sorted([*every(tenants, a=5, b=3), *every(tenants, b=2)])
-
-
-def test_a_task_of_several_streams_has_its_limit(tenants, query):
-    """No task has more than `maxRecordsPerPartition`, whatever number of streams it reads."""
-    tenants.make(*range(20))
-    tenants.fill(*range(20), count=30)
-    tenants.fill(7, count=220)
-    several = query(streamPattern=f"{tenants.prefix}-*", maxRecordsPerPartition=100)
-    several.plan()
-    sizes = [[read.end - read.start for read in task.work.reads] for task in several.tasks()]
-
-    assert max(map(sum, sizes)) <= 100
-    assert max(map(len, sizes)) == 3  # streams with few messages still share tasks
-    several.commit()
-    assert len(set(rows(several))) == len(several.rows) == 20 * 30 + 220
 
 
 def test_a_batch_has_its_limit_over_all_streams(tenants, query):

@@ -23,73 +23,24 @@ from ..kits.shared import ack_pending, numbered, query
 __all__ = ["query"]
 
 
-@pytest.mark.parametrize(
-    ("config", "options", "option", "says"),
-    [
-        ({"deliver_subject": "x"}, {}, "consumer", "push consumer"),
-        ({}, {}, "consumer", "no priority_policy where"),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["other"]},
-            {},
-            "priorityGroup",
-            "priority_groups .'other'. where",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark", "more"]},
-            {},
-            "priorityGroup",
-            "priority_groups .'spark', 'more'. where",
-        ),
-        (
-            {"priority_policy": "pinned_client", "priority_groups": ["spark"]},
-            {},
-            "priorityPolicy",
-            "has priority_policy 'pinned_client' where",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"]},
-            {"priorityPolicy": "prioritized"},
-            "priorityPolicy",
-            "has priority_policy 'overflow' where",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"], "ack_policy": "all"},
-            {},
-            "consumer",
-            "ack_policy",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"], "filter_subject": "f"},
-            {},
-            "consumer",
-            "filter_subject",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"], "max_deliver": 3},
-            {},
-            "consumer",
-            "max_deliver",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"]},
-            {"ackWait": "7s"},
-            "ackWait",
-            "leave the option out",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"]},
-            {"maxAckPending": 7},
-            "maxAckPending",
-            "leave the option out",
-        ),
-        (
-            {"priority_policy": "overflow", "priority_groups": ["spark"], "max_ack_pending": 5},
-            {"minAckPending": 6},
-            "minAckPending",
-            "never reached",
-        ),
-    ],
-)
+SHARED = {"priority_policy": "overflow", "priority_groups": ["spark"]}
+KINDS = [
+    ({"deliver_subject": "x"}, {}, "consumer", "push consumer"),
+    ({}, {}, "consumer", "no priority_policy where"),
+    (SHARED | {"priority_groups": ["other"]}, {}, "priorityGroup", "groups .'other'. where"),
+    (SHARED | {"priority_groups": ["spark", "more"]}, {}, "priorityGroup", "'more'. where"),
+    (SHARED | {"priority_policy": "pinned_client"}, {}, "priorityPolicy", "'pinned_client' where"),
+    (SHARED, {"priorityPolicy": "prioritized"}, "priorityPolicy", "policy 'overflow' where"),
+    (SHARED | {"ack_policy": "all"}, {}, "consumer", "ack_policy"),
+    (SHARED | {"filter_subject": "f"}, {}, "consumer", "filter_subject"),
+    (SHARED | {"max_deliver": 3}, {}, "consumer", "max_deliver"),
+    (SHARED, {"ackWait": "7s"}, "ackWait", "leave the option out"),
+    (SHARED, {"maxAckPending": 7}, "maxAckPending", "leave the option out"),
+    (SHARED | {"max_ack_pending": 5}, {"minAckPending": 6}, "minAckPending", "never reached"),
+]
+
+
+@pytest.mark.parametrize(("config", "options", "option", "says"), KINDS)
 def test_a_consumer_of_another_kind(js, new_stream, publish, query, config, options, option, says):
     """A consumer that cannot be shared so is one error before a message is claimed."""
     name = new_stream()

@@ -1,7 +1,4 @@
-"""
-What `submitted.killed` kills, as a program of its own that imports nothing of the tests: copies two
-layouts exactly once, until it is killed.
-"""
+"""A program that copies two layouts exactly once until it is killed; it imports no tests."""
 
 import json
 import sys

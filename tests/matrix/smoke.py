@@ -1,7 +1,4 @@
-"""
-What each cell runs, as a program of its own that imports nothing of the tests: writes, reads a
-stream twice from one checkpoint and copies it exactly once, reads the copy and a snapshot of it.
-"""
+"""What each cell runs: writes, reads a stream twice, copies it, reads copy and snapshot."""
 
 import json
 import sys

@@ -1,9 +1,4 @@
-"""
-Jobs whose tasks fail at first and are run again; run by test_retries.
-
-One driver for all of them, which may try a task four times. A line of its input names a job and its
-arguments, a line of its output has the result.
-"""
+"""Jobs whose tasks fail at first; each line of input names one, each of output its result."""
 
 from __future__ import annotations
 

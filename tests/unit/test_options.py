@@ -211,9 +211,7 @@ def test_a_file_of_a_configuration_says_all_of_a_stream(tmp_path, others):
 
 @pytest.mark.parametrize("size", ["1", "3B", "1MiB", "128MiB"])
 def test_buffer_memory_bounds_all_rows_of_a_task(size):
-    """
-    A9, B18: what is on the wire, in the queue and paused has parts of it, and together no more.
-    """
+    """A9, B18: what is on the wire, queued and paused has parts of it, and no more together."""
     options = parse_sink({"bufferMemory": size})
     parts = options.window.max_in_flight_bytes, options.rules.queue_bytes
 
