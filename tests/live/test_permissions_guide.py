@@ -92,7 +92,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
         pass
     found = ops("throttle", "producers", "--wait", "5s", "--json")
     monkeypatch.setattr(command, "_LONGEST_S", 60.0)
-    words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "20s", "--json")
+    words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "900ms", "--json")
     paused = ops("throttle", *words)
     task.finish()
 

@@ -35,7 +35,7 @@ from ..kits.shared import eventually
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 
-PATIENT = ("--receipt-wait", "20s")
+PATIENT = ("--receipt-wait", "900ms")
 """For tests that are not about the wait: a busy machine is no silent producer."""
 
 

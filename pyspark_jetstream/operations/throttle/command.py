@@ -12,7 +12,7 @@ import click
 from ...client.options import ConnectionOptions
 from ...errors import further
 from ...outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Reason
-from ...values import publish_subject, whole_filter
+from ...values import duration, publish_subject, whole_filter
 from ..connecting import SECONDS, Kind, client_of, connects
 from ..screen import show, show_json, table
 from .controller import Controller
@@ -23,7 +23,15 @@ SILENT: Final = 3
 NOBODY: Final = 4
 
 _LONGEST_S: Final = 0.9
-"""A command is issued again each second."""
+
+
+def _receipt_wait(text: str) -> float:
+    """A duration; a command is issued again each second."""
+    seconds = duration(text, "s")
+    if seconds > _LONGEST_S:
+        raise ValueError(f"expected 900ms at most, got '{text}'")
+    return seconds
+
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
@@ -66,12 +74,12 @@ def _of_writers(program: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(program)
     def asked(throttle_subject: str, receipt_wait: float, **given: Any) -> Any:
-        return program(pauses=Pauses(throttle_subject, min(receipt_wait, _LONGEST_S)), **given)
+        return program(pauses=Pauses(throttle_subject, receipt_wait), **given)
 
     found = connects(asked)
     for option in (
         click.option("--json", "as_json", is_flag=True, help="One JSON document at the end."),
-        click.option("--receipt-wait", type=SECONDS,
+        click.option("--receipt-wait", type=Kind("time", _receipt_wait),
                      metavar="TIME", default="100ms", show_default=True,
                      help="Longest wait for a receipt, at most 900ms."),
         click.option("--throttle-subject", type=Kind("subject", publish_subject), metavar="SUBJECT",

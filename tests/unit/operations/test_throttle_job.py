@@ -32,6 +32,7 @@ def ended(capsys, arguments):
         ("pause --subject a", "Missing option '--for'"),
         ("pause --subject a --for soon", "expected a duration"),
         ("pause --subject a --for 1s --reason Because", "'Because' is not one of"),
+        ("producers --receipt-wait 1s", "expected 900ms at most, got '1s'"),
         ("producers --throttle-subject a.>", "invalid subject 'a.>'"),
         ("producers --password pw1", "use $JETSTREAM_PASSWORD"),
         ("pauze", "No such command 'pauze'"),
