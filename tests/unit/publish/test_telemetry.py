@@ -12,12 +12,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.metrics import MetricsReport
-from pyspark_jetstream.publish.telemetry import (
-    TOTALS,
-    Origin,
-    Reporter,
-    Telemetry,
-)
+from pyspark_jetstream.publish.telemetry import TOTALS, Origin, Reporter, Telemetry
 
 from ...kits.lanes import messages
 
