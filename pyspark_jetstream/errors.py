@@ -22,17 +22,12 @@ whether the same call may succeed later without anybody changing anything.
     ├── QueryFencedError                 another query took this one's place
     ├── OffsetError (ValueError)         a checkpoint that does not fit the query
     ├── CheckpointError                  a checkpoint cannot be read where it is kept
-    │   └── CheckpointTimeoutError (TimeoutError)
     ├── PartitioningError                a stream could not be partitioned
-    │   ├── StreamDiffersError           a stream is in the way
     │   ├── CopyStalledError (TimeoutError)
     │   ├── CopyMismatchError            a copy is not what it should be
-    │   │   └── CountMismatchError       it has more or fewer messages of a subject
-    │   └── UndoRefusedError             a stream holds what would be lost
     ├── ReadError                        a partition could not be read
     │   ├── ConsumerEditedError          somebody else changed what it delivers
     │   ├── ReadTimeoutError (TimeoutError)
-    │   ├── SubjectDecodeError           a stored subject is no UTF-8
     │   ├── TooManySubjectsError         one multi-subject get matches more than it may
     │   └── DataLossError                messages the query should have read are gone
     │       └── SnapshotLossError        the values of some subjects at a snapshot's point are gone
@@ -357,12 +352,6 @@ class CheckpointError(JetStreamError):
     form = "checkpoint {location}: {detail}"
 
 
-class CheckpointTimeoutError(CheckpointError, TimeoutError):
-    """The file system that a checkpoint is kept on did not answer in time."""
-
-    retryable = True
-
-
 class PartitioningError(JetStreamError):
     """A stream could not be partitioned; `detail` says why and what to do."""
 
@@ -370,10 +359,6 @@ class PartitioningError(JetStreamError):
     detail: str
 
     form = "stream '{stream}': {detail}"
-
-
-class StreamDiffersError(PartitioningError):
-    """A stream of the name exists and is configured otherwise; it was left as it is."""
 
 
 class CopyStalledError(PartitioningError, TimeoutError):
@@ -384,14 +369,6 @@ class CopyStalledError(PartitioningError, TimeoutError):
 
 class CopyMismatchError(PartitioningError):
     """A copy does not hold what its source holds, in its order."""
-
-
-class CountMismatchError(CopyMismatchError):
-    """The copies do not hold as many messages of each subject as the origin."""
-
-
-class UndoRefusedError(PartitioningError):
-    """A stream was not removed, because something would be lost with it; none was."""
 
 
 class ReadError(JetStreamError):
@@ -412,10 +389,6 @@ class ReadTimeoutError(ReadError, TimeoutError):
     """The partition made no progress within `requestTimeout`."""
 
     retryable = True
-
-
-class SubjectDecodeError(ReadError):
-    """A stored subject is not valid UTF-8, so no STRING can hold it unchanged."""
 
 
 class TooManySubjectsError(ReadError):

@@ -148,13 +148,8 @@ class Starting:
     word: str = EARLIEST
     sequences: Mapping[int, int | str] = field(default_factory=dict)
     moment: Moment | None = None
-    streams: Mapping[str, Mapping[int, int | str | Moment]] = field(default_factory=dict)
-    """`sequences` of each stream, or moments, where a read has several."""
-
-    def moment_of(self, stream: str) -> Moment | None:
-        """The moment at which a stream begins, if it begins at one."""
-        named = self.streams.get(stream, {}).get(0)
-        return named if isinstance(named, Moment) else self.moment
+    streams: Mapping[str, Mapping[int, int | str]] = field(default_factory=dict)
+    """`sequences` of each stream where a read has several."""
 
 
 def text(value: str) -> str:
@@ -332,20 +327,10 @@ def subject_filter(value: str) -> str:
 
 
 def filters(value: str) -> tuple[str, ...]:
-    """Subject filters: one, a comma list, or a JSON list; each once."""
-    words: list[str] = value.split(",")
-    if value.strip().startswith("["):
-        try:
-            words = read_json(value)
-        except ValueError:
-            words = []
-        if not all(isinstance(word, str) for word in words):
-            words = []
-    if not words or not any(word.strip() for word in words):
-        raise ValueError(
-            f"expected a subject, a comma list or a JSON list of subjects, got '{value}'"
-        )
-    return tuple(dict.fromkeys(subject_filter(word) for word in words))
+    """Subject filters: one, or a comma list; each once."""
+    if not value.replace(",", "").strip() or value.strip().startswith('["'):
+        raise ValueError(f"expected a subject or a comma list of subjects, got '{value}'")
+    return tuple(dict.fromkeys(map(subject_filter, value.split(","))))
 
 
 def key_filters(value: str) -> tuple[str, ...]:
@@ -374,8 +359,8 @@ def whole_filter(value: str) -> str:
 
 def whole_filters(value: str) -> tuple[str, ...]:
     """
-    Such filters: one, a comma list, or a JSON list. In `multi_last` the server takes `a*` for a
-    wildcard, elsewhere for a literal token.
+    Such filters: one, or a comma list. In `multi_last` the server takes `a*` for a wildcard,
+    elsewhere for a literal token.
     """
     return tuple(map(whole_filter, filters(value)))
 
@@ -384,19 +369,13 @@ def _is_partial(filter_: str) -> bool:
     return any(len(token) > 1 and {"*", ">"} & set(token) for token in filter_.split("."))
 
 
-def _is_bracketed(value: str) -> bool:
-    """Whether it is a filter such as `[eu].>`, and no list."""
-    return value.strip().startswith("[") and "," not in value and '"' not in value
-
-
 def one_filter(value: str) -> str:
     """One subject filter; commas separate filters here as elsewhere, so several are a mistake."""
-    found = (subject_filter(value),) if _is_bracketed(value) else filters(value)
+    found = filters(value)
     if len(found) > 1:
         raise ValueError(
             f"expected one filter, got {len(found)}: '{value}'; give one that covers them all, such"
-            " as orders.>, and leave the others out with .where(…); a subject that has a comma is"
-            " written as a JSON list"
+            " as orders.>, and leave the others out with .where(…)"
         )
     return found[0]
 
@@ -406,7 +385,7 @@ def disjoint_filters(value: str) -> tuple[str, ...]:
     Filters, in their order, of which no two match the same subject: what another one covers adds
     nothing and is left out; what only overlaps would be read twice, and JetStream refuses it too.
     """
-    found = (subject_filter(value),) if _is_bracketed(value) else filters(value)
+    found = filters(value)
     widest = [
         filter_
         for filter_ in found
@@ -509,22 +488,9 @@ def moment(value: str) -> Moment:
     )
 
 
-def moments(value: str) -> Starting:
-    """A moment for all partitions, or of several streams by stream and partition."""
-    text = value.strip()
-    if not text.startswith("{"):
-        return Starting(moment=moment(text))
-    expected = f'expected a moment, or JSON such as {{"ORDERS": {{"0": "-10m"}}}}, got \'{value}\''
-
-    def read(where: Any) -> Moment:
-        if not isinstance(where, str):
-            raise ValueError(expected)
-        return moment(where)
-
-    found = _by_place(text, expected, read)
-    if not all(isinstance(of, dict) for of in found.values()):
-        raise ValueError(expected)
-    return Starting(streams=found)
+def at_moment(value: str) -> Starting:
+    """A moment for all partitions."""
+    return Starting(moment=moment(value))
 
 
 def offsets(value: str) -> Starting:
@@ -550,31 +516,17 @@ def offsets(value: str) -> Starting:
             raise ValueError(expected)
         return word
 
-    found = _by_place(text, expected, read)
-    if all(isinstance(of, dict) for of in found.values()):
-        return Starting(EARLIEST, streams=found)
-    return Starting(EARLIEST, found)
-
-
-def _by_place(text: str, expected: str, read: Callable[[Any], Any]) -> dict[Any, Any]:
-    """
-    Values in JSON by partition, or by stream and partition.
-
-    Raises:
-        ValueError: It is neither (`expected`), or `read` takes a value of it for none.
-    """
-    try:
-        parsed = read_json(text)
-    except ValueError:
-        raise ValueError(expected) from None
-    if not isinstance(parsed, dict) or not parsed:
-        raise ValueError(expected)
-
-    def of(partitions: Mapping[str, Any]) -> dict[int, Any]:
+    def of(partitions: Any) -> dict[int, Any]:
         if not all(re.fullmatch(r"0|[1-9][0-9]{0,8}", key) for key in partitions):
             raise ValueError(expected)
         return {int(key): read(where) for key, where in partitions.items()}
 
+    try:
+        parsed = read_json(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError(expected)
     if all(isinstance(where, dict) and where for where in parsed.values()):
-        return {stream: of(partitions) for stream, partitions in parsed.items()}
-    return of(parsed)
+        return Starting(streams={stream: of(where) for stream, where in parsed.items()})
+    return Starting(sequences=of(parsed))

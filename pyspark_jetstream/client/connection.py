@@ -503,7 +503,7 @@ class Client:
             try:
                 connection = self._open
                 if connection is None:
-                    socket_and_info = shake_hands(options, self.unreached)
+                    socket_and_info = shake_hands(options)
                     connection = Connection(*socket_and_info, options.inbox_prefix)
                     self._connection, self.unreached = connection, False
                 return call(connection, max(0.001, patience.left_s))

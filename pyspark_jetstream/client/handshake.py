@@ -18,12 +18,12 @@ from __future__ import annotations
 import json
 import random
 from collections import UserString
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from ..errors import AuthenticationError, JetStreamError, ProtocolError
 from ..sanitize import conceal
-from .peer import Peer, give_up_at, refused, unreached
+from .peer import Peer, refused, unreached
 from .wire import info_of
 
 if TYPE_CHECKING:
@@ -43,23 +43,9 @@ class _Unentered(Exception):
     """The server's refusal of the login."""
 
 
-class _Means(NamedTuple):
-    """Prepared parts of a handshake; made before a server is dialled."""
-
-    context: ssl.SSLContext | None
-    """None: made where a server asks for TLS that no option asks for."""
-    signer: Any
-    """nats-py's client, which has the keys; None: the login signs nothing."""
-
-
-def shake_hands(
-    options: ConnectionOptions, at_start: bool = False
-) -> tuple[socket.socket, dict[str, Any], bytes]:
+def shake_hands(options: ConnectionOptions) -> tuple[socket.socket, dict[str, Any], bytes]:
     """
     Connects to one of the servers and logs in.
-
-    Args:
-        at_start: whether no server was reached before; each gets `connectTimeout` then, in all.
 
     Returns:
         The open socket, what the server says of itself (INFO), and bytes that came behind that.
@@ -72,9 +58,10 @@ def shake_hands(
     for secret in (options.password, options.token):
         if secret is not None:
             conceal(secret.reveal())  # whoever listens there may say what it was told
-    peer = Peer(options.connect_timeout_s, give_up_at(options, at_start), options.tls_asked_by)
+    peer = Peer(options.connect_timeout_s, options.tls_asked_by)
     try:
-        sock, info = _entered(options, peer)
+        info = _Login(options, peer).entered()
+        return peer.open(), info, peer.leftover
     except BaseException as error:
         peer.close()
         if isinstance(error, JetStreamError):
@@ -82,36 +69,101 @@ def shake_hands(
             error.__context__ = None
             raise error.with_traceback(None) from None
         raise
-    return sock, info, peer.leftover
 
 
-def _entered(options: ConnectionOptions, peer: Peer) -> tuple[socket.socket, dict[str, Any]]:
-    """The socket to the server that was entered, and its INFO."""
-    failures: dict[str, Exception] = {}
-    servers = [urlsplit(server) for server in options.servers]
-    random.shuffle(servers)
-    means = _means(options)
-    for server in servers:
-        info: dict[str, Any] = {}
-        try:
-            peer.dial(server.hostname, server.port)
-            _enter(options, means, server, peer, info)
-            return peer.open(), info
-        except (OSError, _Unentered) as error:
-            if final := _final(options, error, info):
-                raise final from None
-            failures[peer.name] = error  # another one may let us in
-    raise unreached(options, failures)
+class _Login:
+    """The login, at one server after the other; its parts are made before one is dialled."""
 
+    def __init__(self, options: ConnectionOptions, peer: Peer) -> None:
+        self._options = options
+        self._peer = peer
+        self._info: dict[str, Any] = {}
+        """What the server says of itself, as far as it came."""
+        self._context: ssl.SSLContext | None = None
+        """None: made where a server asks for TLS that no option asks for."""
+        if options.tls_asked_by:
+            from .tls import context_of
 
-def _means(options: ConnectionOptions) -> _Means:
-    context = None
-    if options.tls_asked_by:
-        from .tls import context_of
+            self._context = context_of(options)
+        signs = options.credentials is not None or options.nkey_seed is not None
+        self._signer = _signer(options) if signs else None
+        """nats-py's client, which has the keys; None: the login signs nothing."""
 
-        context = context_of(options)
-    signs = options.credentials is not None or options.nkey_seed is not None
-    return _Means(context, _signer(options) if signs else None)
+    def entered(self) -> dict[str, Any]:
+        """The INFO of the first server that lets us in."""
+        failures: dict[str, Exception] = {}
+        servers = [urlsplit(server) for server in self._options.servers]
+        random.shuffle(servers)
+        for server in servers:
+            self._info = {}
+            try:
+                self._peer.dial(server.hostname, server.port)
+                self._enter(server.hostname)
+                return self._info
+            except (OSError, _Unentered) as error:
+                if final := self._final(error):
+                    raise final from None
+                failures[self._peer.name] = error  # another one may let us in
+        raise unreached(self._options, failures)
+
+    def _enter(self, host: str | None) -> None:
+        peer, asked = self._peer, self._options.tls_asked_by
+        if self._options.tls.handshake_first:
+            self._begin_tls(host)
+        info = self._info = _info(peer.line())
+        upgraded = not peer.encrypted and bool(info.get("tls_required") or asked)
+        if upgraded:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise peer.not_offered()
+            self._begin_tls(host)
+        peer.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(self._says()).encode())
+        later = _until_pong(peer)
+        if upgraded:
+            # nats-server sends its INFO again behind its first PONG, so it is there before the
+            # next. One that is too old, or no nats-server, is taken by its first INFO.
+            peer.send(b"PING\r\n")
+            later |= _until_pong(peer)
+        self._info = later if upgraded and later else info | later
+
+    def _begin_tls(self, host: str | None) -> None:
+        from .tls import context_of, start_tls
+
+        start_tls(self._peer, self._context or context_of(self._options), host)
+
+    def _says(self) -> dict[str, Any]:
+        """The fields of CONNECT."""
+        options, info = self._options, self._info
+        says: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "lang": "python3",
+            "protocol": 1,
+            "echo": True,
+            "name": options.client_name,
+            "headers": bool(info.get("headers")),
+            "no_responders": bool(info.get("headers")),
+        }
+        if self._signer is not None and info.get("nonce"):
+            return says | _signature(self._signer, info["nonce"])
+        # Whether it asks or not: with `no_auth_user` it takes who names nobody for somebody else.
+        if options.user and options.password:
+            return says | {"user": options.user, "pass": options.password.reveal()}
+        if options.token:
+            return says | {"auth_token": options.token.reveal()}
+        return says
+
+    def _final(self, error: Exception) -> AuthenticationError | None:
+        """The error where what a server said, or showed, is not to be tried elsewhere or again."""
+        options, text = self._options, str(error) or type(error).__name__
+        if refusal := refused(options, text):
+            return refusal
+        wants_ours = self._info.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
+        if wants_ours and not options.tls.cert_file:
+            text = f"it wants a client certificate: {text}"
+            return AuthenticationError(options.where, text, "give tlsCertFile and tlsKeyFile")
+        if type(error).__name__ == "SSLCertVerificationError":  # ssl is imported where TLS begins
+            return AuthenticationError(options.where, f"TLS: {text}", _DISTRUSTED)
+        return None
 
 
 def _signer(options: ConnectionOptions) -> Any:
@@ -139,84 +191,6 @@ def _signature(signer: Any, nonce: str) -> dict[str, Any]:
     if signer._user_jwt_cb is not None:
         return says | {"jwt": bytes(signer._user_jwt_cb()).decode()}
     return says | {"nkey": signer._public_nkey}
-
-
-def _final(
-    options: ConnectionOptions, error: Exception, info: dict[str, Any]
-) -> AuthenticationError | None:
-    """The error where what a server said, or showed, is not to be tried elsewhere or again."""
-    text = str(error) or type(error).__name__
-    if refusal := refused(options, text):
-        return refusal
-    wants_ours = info.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
-    if wants_ours and not options.tls.cert_file:
-        text = f"it wants a client certificate: {text}"
-        return AuthenticationError(options.where, text, "give tlsCertFile and tlsKeyFile")
-    if type(error).__name__ == "SSLCertVerificationError":  # ssl is imported where TLS begins
-        return AuthenticationError(options.where, f"TLS: {text}", _DISTRUSTED)
-    return None
-
-
-def _enter(
-    options: ConnectionOptions,
-    means: _Means,
-    server: SplitResult,
-    peer: Peer,
-    info: dict[str, Any],
-) -> None:
-    """
-    Logs in to the server that was dialled.
-
-    Args:
-        info: gets what the server says of itself, as far as it came, whatever comes of it.
-    """
-    if options.tls.handshake_first:
-        _begin_tls(options, means, server, peer)
-    info |= _info(peer.line())
-    upgraded = not peer.encrypted and bool(info.get("tls_required") or options.tls_asked_by)
-    if upgraded:
-        if not (info.get("tls_required") or info.get("tls_available")):
-            raise peer.not_offered()
-        _begin_tls(options, means, server, peer)
-    says = _says(options, means, info)
-    peer.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(says).encode())
-    later = _until_pong(peer)
-    if upgraded:
-        # nats-server sends its INFO again behind its first PONG, so it is there before the next.
-        # One that is too old, or no nats-server, is taken by its first INFO.
-        peer.send(b"PING\r\n")
-        later |= _until_pong(peer)
-        if later:
-            info.clear()
-    info |= later
-
-
-def _begin_tls(options: ConnectionOptions, means: _Means, server: SplitResult, peer: Peer) -> None:
-    from .tls import context_of, start_tls
-
-    start_tls(peer, means.context or context_of(options), server.hostname)
-
-
-def _says(options: ConnectionOptions, means: _Means, info: dict[str, Any]) -> dict[str, Any]:
-    """The fields of CONNECT for a server with this INFO."""
-    says: dict[str, Any] = {
-        "verbose": False,
-        "pedantic": False,
-        "lang": "python3",
-        "protocol": 1,
-        "echo": True,
-        "name": options.client_name,
-        "headers": bool(info.get("headers")),
-        "no_responders": bool(info.get("headers")),
-    }
-    if means.signer is not None and info.get("nonce"):
-        return says | _signature(means.signer, info["nonce"])
-    # Whether it asks or not: with `no_auth_user` it takes who names nobody for somebody else.
-    if options.user and options.password:
-        return says | {"user": options.user, "pass": options.password.reveal()}
-    if options.token:
-        return says | {"auth_token": options.token.reveal()}
-    return says
 
 
 def _until_pong(peer: Peer) -> dict[str, Any]:

@@ -37,15 +37,6 @@ _MAX_LINE: Final = 1 << 20
 """A line without an end; INFO is some KiB, more in a cluster of hundreds."""
 
 
-def give_up_at(options: ConnectionOptions, at_start: bool) -> float:
-    """
-    Time when no further server is tried. A server names others, as many as it likes; all together
-    get as long as a request, or, at the start of a query, each `connectTimeout`.
-    """
-    each_s = options.connect_timeout_s * len(options.servers)
-    return time.monotonic() + (each_s if at_start else max(options.request_timeout_s, each_s))
-
-
 def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None:
     """
     The error for what a server said, if that was about the login; that none arrived in time is
@@ -107,16 +98,10 @@ class Peer:
 
     Args:
         timeout_s: how long one server may take in all.
-        give_up_at: when no further server is tried.
         tls_asked_by: the options that ask for TLS; if there are any, nothing is written without.
     """
 
-    def __init__(
-        self,
-        timeout_s: float,
-        give_up_at: float = math.inf,
-        tls_asked_by: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, timeout_s: float, tls_asked_by: tuple[str, ...] = ()) -> None:
         self.sock: socket.socket | None = None
         self.leftover = b""
         self.name = ""
@@ -125,7 +110,6 @@ class Peer:
         """Whether what is said and heard now goes through TLS."""
         self._tls_asked_by = tls_asked_by
         self._timeout_s = timeout_s
-        self._give_up_at = give_up_at
         self._deadline = time.monotonic() + timeout_s
 
     def dial(self, host: str | None, port: int | None) -> None:
@@ -135,7 +119,7 @@ class Peer:
         self.leftover = b""
         self.encrypted = False
         self.name = f"[{host}]:{port}" if host is not None and ":" in host else f"{host}:{port}"
-        self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
+        self._deadline = time.monotonic() + self._timeout_s
         name: Any = host.encode() if host is not None and host.isascii() else host  # no codec
         addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         # Each of the host's addresses has a share of the time.

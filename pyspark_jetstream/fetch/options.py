@@ -33,7 +33,7 @@ READ_OPTIONS: Final = table(
         "Read every stream whose name matches; `*` stands for any characters. A stream that is"
         " made later is read from then on."),
     Option("subject", "subjects", value_of.disjoint_filters, "",
-        "Read only messages whose subject matches. Each filter of a comma list or JSON list is a"
+        "Read only messages whose subject matches. Each filter of a comma list is a"
         " partition.",
         absent=()),
     Option("partitions", "", value_of.partition_count, "1",
@@ -46,7 +46,7 @@ READ_OPTIONS: Final = table(
         "Name of a Key-Value bucket. A batch read has the keys with their latest values; a"
         " streaming read has the changes."),
     Option("keys", "keys", value_of.key_filters, "",
-        "Read only the bucket's keys that match: `user.*.name`, a comma list or a JSON list.",
+        "Read only the bucket's keys that match: `user.*.name` or a comma list.",
         absent=(">",)),
     Option("includeHeaders", "include_headers", value_of.boolean, "false",
         "Add the column `headers`."),
@@ -79,9 +79,8 @@ READ_OPTIONS: Final = table(
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),
-    Option("startingTimestamp", "", value_of.moments, "",
-        "Start at the first message at or after this time: RFC 3339, or `-10m`. If several streams"
-        " are read, JSON by stream is taken as well."),
+    Option("startingTimestamp", "", value_of.at_moment, "",
+        "Start at the first message at or after this time: RFC 3339, or `-10m`."),
     Option("endingOffsets", "ending", value_of.offsets, "latest",
         "Position of the last message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),
@@ -241,9 +240,7 @@ def _inside(values: Values, option: str, several: Several | None) -> Starting:
     """
     where: Starting = values[option]
     if several is None and where.streams:
-        is_time = option.endswith("Timestamp")
-        such = 'times by partition, such as {"0": "-10m"}'
-        such = such if is_time else 'sequences by partition, such as {"0": 42}'
+        such = 'sequences by partition, such as {"0": 42}'
         raise OptionError(option, f"one stream is read: give {such}")
     if several is not None and where.sequences:
         raise OptionError(option, 'expected sequences by stream, such as {"ORDERS": {"0": 42}}')

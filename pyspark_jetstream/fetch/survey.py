@@ -218,7 +218,7 @@ class Survey:
 
     def is_early(self, info: StreamInfo) -> bool:
         """Whether a stream begins at a moment that its server's clock has not reached."""
-        moment = self._options.starting.moment_of(info.name)
+        moment = self._options.starting.moment
         return moment is not None and moment.resolve(info.now) > info.now
 
     def streams(self) -> dict[str, StreamInfo]:
@@ -257,11 +257,11 @@ class Survey:
         layout = of if of is not None else self.layout
         for partition in layout:
             info = infos[partition.stream]
-            word: int | str | Moment = where.sequences.get(partition.index, where.word)
-            word = where.moment or where.streams.get(partition.stream, {}).get(0, word)
-            if isinstance(word, Moment):
+            word = where.sequences.get(partition.index, where.word)
+            word = where.streams.get(partition.stream, {}).get(0, word)
+            if (moment := where.moment) is not None:
                 if partition.stream not in by_time:
-                    text = word.rfc3339(info.now)
+                    text = moment.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)
                 positions.append(by_time[partition.stream])
             elif word == EARLIEST:

@@ -20,7 +20,7 @@ from threading import Thread
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ..errors import CheckpointError, CheckpointTimeoutError, OptionError
+from ..errors import CheckpointError, OptionError
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def checkpoint_files(location: str) -> Files:
     Raises:
         OptionError: There is no such directory, or it is no streaming query's.
         CheckpointError: Its file system cannot be reached.
-        CheckpointTimeoutError: Nor did it answer in time.
+        CheckpointError: Nor did it answer in time.
     """
     uri = urlsplit(location)
     is_local = uri.scheme in ("", "file") and uri.netloc in ("", "localhost")
@@ -162,7 +162,7 @@ class HadoopFiles:
         try:
             return answer.result(TIMEOUT_S)
         except TimeoutError:
-            raise CheckpointTimeoutError(
+            raise CheckpointError(
                 self.location,
                 f"its file system did not answer within {TIMEOUT_S:g}s"
                 "; is it up, and reached from here?",

@@ -9,7 +9,6 @@ they are left out, as by the KV API, unless `dropMarkers=false`; in a history th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
@@ -68,7 +67,7 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
             return latest.partitions()
         same = {field.name: getattr(options, field.name) for field in fields(StreamOptions)}
         same |= {"bucket": None, "include_headers": True}
-        same["subjects"] = parsed("keys", disjoint_filters, json.dumps(filters))
+        same["subjects"] = parsed("keys", disjoint_filters, ",".join(filters))
         ends = dict.fromkeys(range(len(same["subjects"])), upto) if upto is not None else {}
         ending = Starting(LATEST, ends)
         history = JetStreamRangeReader(RangeOptions(**same, ending=ending, drop_markers=False))

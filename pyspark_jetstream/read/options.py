@@ -31,12 +31,11 @@ _CALLS: Final = ("sequence", "lastBySubject", "nextBySubject", "batch")
 
 BATCH_OPTIONS: Final = table(
     "range",
-    Option("endingTimestamp", "", value_of.moments, "",
-        "End before this time: RFC 3339, or `-10m`. If several streams are read, JSON by stream is"
-        " taken as well."),
+    Option("endingTimestamp", "", value_of.at_moment, "",
+        "End before this time: RFC 3339, or `-10m`."),
     Option("multiLast", "multi_last", value_of.whole_filters, "",
         "Take a snapshot: the last message of every subject that matches. The filters are a comma"
-        " list or a JSON list.",
+        " list.",
         absent=()),
     Option("upToSequence", "up_to_sequence", value_of.positive, "",
         "Take the snapshot, or the bucket, as it was at this sequence."),

@@ -8,7 +8,6 @@ in `shared.claims`.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -216,7 +215,7 @@ def _of_bucket(values: Values) -> Values:
     given = {"stream": f"KV_{bucket}"}
     if "keys" in values:
         filters = [f"{bucket_prefix(bucket)}{key}" for key in values["keys"]]
-        given["subject"] = parsed("keys", value_of.disjoint_filters, json.dumps(filters))
+        given["subject"] = parsed("keys", value_of.disjoint_filters, ",".join(filters))
     return values.also(**given)
 
 

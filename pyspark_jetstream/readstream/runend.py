@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..client.info import StreamInfo
 from ..errors import OptionError
 from ..fetch.layout import Layout
-from ..values import LATEST, Moment
+from ..values import LATEST
 from .options import SourceOptions
 
 
@@ -29,7 +29,7 @@ class RunEnd:
             of: int(word)
             for words in (options.ending.sequences, of_streams)
             for of, word in words.items()
-            if not isinstance(word, Moment) and word != LATEST
+            if word != LATEST
         }
         """By partition, or of several streams by stream, the sequence beyond which none is read."""
         self._streams: dict[str, int] | None = None

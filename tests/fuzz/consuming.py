@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import stored_before
-from pyspark_jetstream.errors import ProtocolError, SubjectDecodeError
+from pyspark_jetstream.errors import ProtocolError, ReadError
 from pyspark_jetstream.fetch.decoding import markers
 from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
 from pyspark_jetstream.fetch.decoding.replies import Columns
@@ -157,7 +157,7 @@ class _Reader:
         expected = self.expected
         try:
             batch = self._builder.batch(columns, -1, reference.MOST)
-        except SubjectDecodeError:
+        except ReadError:
             same("whether all subjects are text", False, expected.batch is not None)
             return
         if expected.batch is None:  # some subject of it is none, but not of these rows

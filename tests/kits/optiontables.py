@@ -57,7 +57,7 @@ TYPES = {
     "duration": "duration",
     "size": "size",
     "moment": "time",
-    "moments": "time",
+    "at_moment": "time",
     "offsets": "offsets",
     "servers": "URLs",
     "domain": "name",

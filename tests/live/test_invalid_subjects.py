@@ -10,7 +10,7 @@ import random
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.errors import SubjectDecodeError
+from pyspark_jetstream.errors import ReadError
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read import snapshot
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
@@ -128,7 +128,7 @@ def strange(js, new_stream):
 @pytest.mark.parametrize("way", WAYS)
 def test_it_fails_unless_told_otherwise(nats_server, strange, monkeypatch, way):
     """The error names a sequence, the subject's bytes, and the option."""
-    with pytest.raises(SubjectDecodeError) as caught:
+    with pytest.raises(ReadError) as caught:
         getattr(Way(nats_server, monkeypatch, strange), way)()
 
     text = str(caught.value)
@@ -185,7 +185,7 @@ def test_single_gets(nats_server, strange):
     for option in ({"sequence": "7"}, {"nextBySubject": f"{strange}.0.*", "sequence": "6"}):
         assert got(**option, onInvalidSubject="replace") == [(7, text)]
         assert got(**option, onInvalidSubject="drop") == []
-        with pytest.raises(SubjectDecodeError, match="sequence 7 "):
+        with pytest.raises(ReadError, match="sequence 7 "):
             got(**option)
     assert got(lastBySubject=f"{strange}.0.*", onInvalidSubject="replace") == [(7, text)]
 
@@ -233,6 +233,6 @@ def test_a_bucket(nats_server, js, new_stream, history):
     latest = [row for row in every if history == "true" or row[0] != 2]
     assert sorted(rows(onInvalidSubject="replace")) == latest
     assert sorted(rows(onInvalidSubject="drop")) == [(1, "a"), (5, "c")]
-    with pytest.raises(SubjectDecodeError):
+    with pytest.raises(ReadError):
         rows()
     assert sorted(rows(onInvalidSubject="drop", keys="a,b.*")) == [(1, "a")]

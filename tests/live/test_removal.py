@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import UndoRefusedError
+from pyspark_jetstream.errors import PartitioningError
 from pyspark_jetstream.operations.partition.making import partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan
 from pyspark_jetstream.operations.partition.removal import undo_partitions
@@ -28,7 +28,7 @@ def made(js: JetStream, raw: Callable[..., str]) -> PartitionPlan:
 def refusal(js: JetStream, plan: PartitionPlan, **how: Any) -> str:
     """Why it is not undone; nothing was removed."""
     before = js.stream_names()
-    with pytest.raises(UndoRefusedError) as caught:
+    with pytest.raises(PartitioningError) as caught:
         undo_partitions(js, plan, **how)
     assert js.stream_names() == before
     return str(caught.value)

@@ -67,7 +67,6 @@ CASES = [
         "stream 'S', partition 1: it was edited; set it back",
     ),
     (errors.CheckpointError("s3a://b/c", "no such bucket"), "checkpoint s3a://b/c: no such bucket"),
-    (errors.CheckpointTimeoutError("s3a://b/c", "silent"), "checkpoint s3a://b/c: silent"),
     (
         errors.RecordError("B", "q.committed", "not ours"),
         "bucket B, key 'q.committed': not ours; it is not believed. Find out who may publish on"
@@ -87,16 +86,12 @@ CASES = [
         (each("S", "why; do"), "stream 'S': why; do")
         for each in (
             errors.PartitioningError,
-            errors.StreamDiffersError,
             errors.CopyStalledError,
             errors.CopyMismatchError,
-            errors.CountMismatchError,
-            errors.UndoRefusedError,
         )
     ),
     (errors.ReadError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.ReadTimeoutError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
-    (errors.SubjectDecodeError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.DataLossError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (
         errors.SnapshotLossError("S", 0, "2 left", ("a", "b")),
@@ -236,7 +231,7 @@ def test_the_docstring_is_the_tree():
 def test_what_may_be_tried_again():
     """Only what can pass by itself is retryable."""
     assert {each.__name__ for each in CLASSES if each.retryable} == {
-        "CheckpointTimeoutError", "CopyStalledError", "NotConnectedError",
+        "CopyStalledError", "NotConnectedError",
         "ProducerThrottledError", "PublishTimeoutError", "QueueTimeoutError", "ReadTimeoutError",
         "RequestTimeoutError",
     }  # fmt: skip

@@ -48,15 +48,14 @@ TEXTS = [
     ("sink", "jsApiPrefix", "connection.api_prefix", {"JS.imported.": "JS.imported"}),
     *(
         (kind, "subject", "subjects",
-         {"a.*": ("a.*",), "b.>, a.>": ("b.>", "a.>"), '["a,b", "c"]': ("a,b", "c"),
+         {"a.*": ("a.*",), "b.>, a.>": ("b.>", "a.>"),
           "[eu].>": ("[eu].>",), "a.b, a.>, c, a.*": ("a.>", "c"), "a,a": ("a",), ">, a": (">",),
           "a.*.c, a.b, a.*.d": ("a.*.c", "a.b", "a.*.d"), "a.*.>": ("a.*.>",)})
         for kind in ("stream", "range")
     ),
     *(
         ("range", name, field,
-         {"a.*": "a.*", " a.> ": "a.>", "a,a": "a", '["a,b"]': "a,b", "[eu].>": "[eu].>",
-          '["[eu].>"]': "[eu].>"})
+         {"a.*": "a.*", " a.> ": "a.>", "a,a": "a", "[eu].>": "[eu].>"})
         for name, field in (("lastBySubject", "last_by_subject"),
                             ("nextBySubject", "next_by_subject"))
     ),
@@ -105,15 +104,13 @@ NO_TEXTS = [
     ("stream", "startingTimestamp", "RFC 3339",
      ["yesterday", '{"S": {"0": "yesterday"}}', "2026-13-31T08:00:00Z",
       "0001-01-01T00:00:00+14:00"]),
-    ("stream", "startingTimestamp", "expected a moment, or JSON",
-     ['{"S": {"0": 3}}', '{"0": "-10m"}', "{"]),
     ("stream", "startingTimestamp", "zone", ["2026-01-31T08:00:00"]),
     ("stream", "startingTimestamp", "unit", ["-10", "--10m"]),
     ("stream", "startingTimestamp", "at most", ["-99999999999d"]),
     ("sink", "metricsSubject", "wildcard", ["spark.*"]),
     ("range", "endingOffsets", "latest or JSON", ["earliest"]),
     ("range", "endingOffsets", "sequences or latest", ['{"0": "earliest"}']),
-    ("range", "multiLast", "expected a subject", ["", " , ", "[]", "[1]", '["a"']),
+    ("range", "multiLast", "expected a subject", ["", " , ", '["a"]']),
     ("range", "multiLast", "empty", ["a,,b"]),
     ("range", "multiLast", "last token", ["a.>.b"]),
     ("range", "multiLast", "stands for a whole token", ["a.b*", "a, b.>c"]),
@@ -125,9 +122,9 @@ NO_TEXTS = [
     ("range", "bucket", "empty", [""]),
     ("range", "lastBySubject", "white space", ["a b"]),
     *(
-        ("range", name, said, ["a.>,b.>", "a, b, c", '["a", "b"]'])
+        ("range", name, said, ["a.>,b.>", "a, b, c"])
         for name in ("lastBySubject", "nextBySubject")
-        for said in ("expected one filter, got", "a subject that has a comma is written as a JSON")
+        for said in ("expected one filter, got",)
     ),
     *((kind, "subject", f"subjects in common, such as those of '{both}'", [text])
       for kind in ("stream", "range")
@@ -282,8 +279,6 @@ TAKEN = [
     ("range", {"multiLast": "a, b.*", "upToSequence": "7"},
      {"__class__": SnapshotOptions, "filters": ("a", "b.*"), "up_to_sequence": 7,
       "up_to_time": None}),
-    ("range", {"multiLast": '["a,b", "a,b", "c"]'},
-     {"__class__": SnapshotOptions, "filters": ("a,b", "c")}),
     ("range", {"bucket": "USERS"},
      {"__class__": BucketOptions, "stream": "KV_USERS", "filters": ("$KV.USERS.>",),
       "keys": (">",), "drop_markers": True, "history": False}),
@@ -437,12 +432,6 @@ REFUSED = [
      "startingOffsets: 'OTHERS' is none of ORDERS,RETURNS"),
     ("range", LIST | {"startingOffsets": '{"ORDERS": {"0": -3}}'}, f"startingOffsets: {JSON}"),
     ("range", LIST | {"startingOffsets": '{"ORDERS": 3}'}, f"startingOffsets: {JSON}"),
-    ("range", LIST | {"startingTimestamp": '{"OTHERS": {"0": "-10m"}}'},
-     "startingTimestamp: is none of"),
-    ("range", LIST | {"startingTimestamp": '{"ORDERS": {"1": "-10m"}}'},
-     "startingTimestamp: partition 0 of 'ORDERS'"),
-    ("range", {"stream": "A", "startingTimestamp": '{"A": {"0": "-10m"}}'},
-     "startingTimestamp: one stream is read: give times"),
     ("range", LIST | {"endingOffsets": '{"ORDERS": {"0": -2}}'},
      "endingOffsets: sequences or latest"),
     ("range", LIST | {"endingOffsets": '{"ORDERS": {"0": "earliest"}}'},

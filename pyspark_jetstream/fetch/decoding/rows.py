@@ -26,7 +26,7 @@ from ...arrays import is_all
 from ...client import wire
 from ...client.blocks import lines_of
 from ...client.wire import CRLF
-from ...errors import ReadError, SubjectDecodeError
+from ...errors import ReadError
 from ...sanitize import get_logger
 from ...serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
 from ...subjects import raw, readable
@@ -132,7 +132,7 @@ class Texts:
         The column as text.
 
         Raises:
-            SubjectDecodeError: One of them is no UTF-8, and that is to be an error.
+            ReadError: One of them is no UTF-8, and that is to be an error.
         """
         try:
             return subjects.cast(pa.string())
@@ -159,7 +159,7 @@ class Texts:
         )
         if self._on_invalid == "fail":
             seq, subject = named[0]
-            raise SubjectDecodeError(
+            raise ReadError(
                 self._stream,
                 partition,
                 f"the subject of sequence {seq} is no UTF-8: {subject!r}; set onInvalidSubject to"

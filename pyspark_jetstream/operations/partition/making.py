@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from ... import subjects
 from ...client.info import StreamInfo
 from ...client.jetstream import JetStream
-from ...errors import CountMismatchError, PartitioningError, StreamDiffersError
+from ...errors import CopyMismatchError, PartitioningError
 from .copies import STALL_S, Progress, settle
 from .plan import PartitionPlan, differences
 
@@ -60,9 +60,9 @@ def partition_stream(
 
     Raises:
         OptionError: The plan contradicts the origin.
-        StreamDiffersError: A stream exists, configured otherwise; nothing was made.
+        PartitioningError: A stream exists, configured otherwise; nothing was made.
         CopyStalledError: The server stopped copying.
-        CountMismatchError: A copy does not hold as many messages of a subject as the origin.
+        CopyMismatchError: A copy does not hold as many messages of a subject as the origin.
     """
     origin = _checked_origin(js, plan)
     held = expected_counts(js, plan)
@@ -137,7 +137,7 @@ def _missing(js: JetStream, plan: PartitionPlan, origin: StreamInfo) -> list[dic
     Configurations of the streams that are not there yet.
 
     Raises:
-        StreamDiffersError: One is there, and is not the copy that is planned.
+        PartitioningError: One is there, and is not the copy that is planned.
     """
     configs, missing = plan.configs(origin.config), []
     found = js.stream_infos_there([config["name"] for config in configs])
@@ -145,7 +145,7 @@ def _missing(js: JetStream, plan: PartitionPlan, origin: StreamInfo) -> list[dic
         if there is None:
             missing.append(config)
         elif wrong := differences(config, there.config):
-            raise StreamDiffersError(
+            raise PartitioningError(
                 there.name,
                 f"exists with another configuration ({'; '.join(wrong)}) and was left as it is;"
                 " choose other names; delete it only if nobody needs what it holds",
@@ -180,7 +180,7 @@ def _compare(
             minimum, maximum = sorted(expected)
             if counts[subject] < minimum or (counts[subject] > maximum and not sheds):
                 span = f"{minimum:,}" if minimum == maximum else f"{minimum:,} to {maximum:,}"
-                raise CountMismatchError(
+                raise CopyMismatchError(
                     stream,
                     f"has {counts[subject]:,} messages of '{subject}' where"
                     f" '{plan.origin}' has {span}; delete the copies (--undo) and begin anew",

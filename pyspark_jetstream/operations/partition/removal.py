@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...client.jetstream import JetStream
-from ...errors import UndoRefusedError
+from ...errors import PartitioningError
 from .plan import PartitionPlan, differences
 
 
@@ -28,7 +28,7 @@ def undo_partitions(
         dry_run: only say what would be removed.
 
     Raises:
-        UndoRefusedError: A stream is not the plan's, or has consumers; none was removed.
+        PartitioningError: A stream is not the plan's, or has consumers; none was removed.
     """
     planned = {config["name"]: config for config in plan.configs({})}
     rows: list[dict[str, Any]] = []
@@ -37,14 +37,14 @@ def undo_partitions(
             continue
         if wrong := differences(planned[info.name], info.config):
             detail = f"was not made by this plan ({'; '.join(wrong)}) and is left as it is"
-            raise UndoRefusedError(info.name, detail)
+            raise PartitioningError(info.name, detail)
         consumers, silent = js.consumer_list(info.name)
         names = sorted([*silent, *(str(each["name"]) for each in consumers)])
         rows.append({"stream": info.name, "messages": info.messages, "consumers": names})
         if names and not force and not dry_run:
             needs = f"it has the consumers {', '.join(names)}"
             detail = f"was not removed: {needs}; --force removes it all the same"
-            raise UndoRefusedError(info.name, detail)
+            raise PartitioningError(info.name, detail)
     for row in () if dry_run else rows:
         js.delete_stream(row["stream"])
     return rows

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError, NotConnectedError
+from pyspark_jetstream.errors import CheckpointError, NotConnectedError
 from pyspark_jetstream.operations.inspect import command
 from pyspark_jetstream.operations.inspect.findings import Report
 
@@ -48,7 +48,6 @@ def test_what_is_not_valid(capsys, arguments, says):
     "error",
     [
         CheckpointError("hdfs://h/c", "refused"),
-        CheckpointTimeoutError("hdfs://h/c", "late"),
         NotConnectedError("nats://h", "refused"),
     ],
 )

@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.errors import SubjectDecodeError
+from pyspark_jetstream.errors import ReadError
 from pyspark_jetstream.fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Deliveries
 from pyspark_jetstream.fetch.decoding.replies import cut
 from pyspark_jetstream.fetch.decoding.rows import (
@@ -135,9 +135,9 @@ def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
     frames, direct = strange(bad)
     builder = RowBuilder("S", False)
 
-    with pytest.raises(SubjectDecodeError, match="sequence 42"):
+    with pytest.raises(ReadError, match="sequence 42"):
         builder.batch(frames.columns(), 0, 99)
-    with pytest.raises(SubjectDecodeError, match="sequence 42"):
+    with pytest.raises(ReadError, match="sequence 42"):
         builder.batch(direct, 0, 99)
 
 
