@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
@@ -172,16 +171,6 @@ def test_without_the_extra(missing):
     assert (done.returncode, done.stdout, done.stderr) == (
         1, "", f"pyspark-jetstream needs {missing}: pip install 'pyspark-jetstream[cli]'\n"
     )  # fmt: skip
-
-
-def test_pip_makes_the_command():
-    """The entry point of pyproject.toml is there."""
-    entry = EntryPoint(
-        "pyspark-jetstream", "pyspark_jetstream.operations.main:main", "console_scripts"
-    )
-
-    assert callable(entry.load())
-    assert f'{entry.name} = "{entry.value}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_completion(capsys):

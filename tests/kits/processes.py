@@ -1,54 +1,30 @@
 """
-What the processes of a query cost before their first row: CPU seconds, with and without bytecode.
+What the processes of a query import before their first row.
 
 Needs no Spark session. Spark forks each Python process of a query from a daemon that has imported
-PySpark's part. So a process here has imported PySpark and pyarrow, and forks: each fork does the
-work of one process of Spark, with one message or row. What it imports on the way is ours, and what
-comes with it.
+PySpark's part. So does a process here: it does the work of one process of Spark, with one row.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
-_ROOT: Final = Path(__file__).parents[2]
-_PACKAGE: Final = "pyspark_jetstream"
-_NO_BYTECODE: Final = "PYTHONDONTWRITEBYTECODE"
+from .places import ROOT
 
-_TIMEOUT_S: Final = 600.0
-
-_FORKS: Final = """
-import importlib.util, json, os, pickle, resource, sys, traceback
-times, module, program, *arguments = sys.argv[1:]
+_BEGIN: Final = """
+import importlib.util, json, pickle, sys
+module, program, *arguments = sys.argv[1:]
 importlib.import_module(module)
 sys.modules["__main__"].__spec__ = importlib.util.find_spec(module)  # as Spark runs it, by -m
 import pyarrow as pa
-compiled = compile(program, "program", "exec")
-for _ in range(int(times)):
-    sys.stdout.flush()
-    if not os.fork():
-        status = 1
-        try:
-            exec(compiled)
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            names = [name for name in sys.modules if sys.modules[name] is not None]
-            print(json.dumps([used.ru_utime + used.ru_stime, names]), flush=True)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(status)
-    if os.wait()[1]:
-        sys.exit(1)
+exec(compile(program, "program", "exec"))
+print(json.dumps([name for name in sys.modules if sys.modules[name] is not None]))
 """
-"""What forks: so many times, from which of PySpark's modules, to do what, with which arguments."""
 
 _SOURCE: Final = """
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -153,40 +129,16 @@ writer.commit([pickle.load(open(path + ".written", "rb"))])
 """The processes of a read and of a write, in the order in which each leaves the next its input."""
 
 
-class Start(NamedTuple):
-    """One fork of a process."""
-
-    cpu_s: float
-    modules: frozenset[str]
-    """What it has imported, PySpark's part too."""
-
-
-def started(
-    process: Process, arguments: Sequence[str], times: int = 1, bytecode: bool = True
-) -> list[Start]:
+def imported(process: Process, arguments: Sequence[str]) -> set[str]:
     """
-    What this process costs, so many times.
+    What this process has imported, PySpark's part too.
 
     Args:
         arguments: the server's URL, a stream with one message at least, a path for what is pickled.
-        bytecode: whether there is compiled code of ours to import.
     """
-    with tempfile.TemporaryDirectory() as home:
-        shutil.copytree(
-            _ROOT / _PACKAGE, Path(home, _PACKAGE), ignore=shutil.ignore_patterns("__pycache__")
-        )
-        environment = {**os.environ, "PYTHONPATH": home}
-        environment.pop(_NO_BYTECODE, None)
-        if not bytecode:
-            environment[_NO_BYTECODE] = "1"
-        done = subprocess.run(
-            [sys.executable, "-c", _FORKS, str(times), process.module, process.program, *arguments],
-            cwd=home,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-    found = (json.loads(line) for line in done.stdout.splitlines())
-    return [Start(cpu_s, frozenset(names)) for cpu_s, names in found]
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGIN, process.module, process.program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        timeout=600, check=True,
+    )  # fmt: skip
+    return set(json.loads(done.stdout))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ..kits.processes import PROCESSES, started
+from ..kits import processes
+from ..kits.processes import PROCESSES
 
 SLOW = {"asyncio", "concurrent", "email", "http", "nats", "nkeys", "ssl"}
 """What is for TLS and signatures, and what comes with that."""
@@ -21,11 +22,11 @@ def imported(names, given):
     """Our own modules in each of these processes, none of which has what is slow to import."""
     found = []
     for name in names:
-        (start,) = started(PROCESSES[name], given)
-        assert not SLOW & {module.partition(".")[0] for module in start.modules}
+        modules = processes.imported(PROCESSES[name], given)
+        assert not SLOW & {module.partition(".")[0] for module in modules}
         plans = not name.endswith(("task", "commit")) and not name.startswith(("write", "batch"))
-        assert not (plans and "pyarrow.compute" in start.modules)
-        ours = {each.removeprefix(OURS) for each in start.modules if each.startswith(OURS)}
+        assert not (plans and "pyarrow.compute" in modules)
+        ours = {each.removeprefix(OURS) for each in modules if each.startswith(OURS)}
         assert not {"write", "operations", "testing"} & ours or name.startswith("write")
         assert not {"operations", "testing"} & ours
         found.append(ours)

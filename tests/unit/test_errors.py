@@ -213,21 +213,6 @@ def test_every_class_is_rendered_here():
     assert {type(error) for error, _ in CASES} == defined == set(CLASSES)
 
 
-def test_the_docstring_is_the_tree():
-    """The tree in the module's docstring shows every class under its real bases."""
-    path, shown = [], {}
-    for line in errors.__doc__.splitlines():
-        match = re.match(r"    [ │├└─]*(\w+Error)(?: \((\w+)\))?(?:\s|$)", line)
-        if match is None:
-            continue
-        name, second = match.groups()
-        depth = line.index(name) // 4 - 1
-        path[depth:] = [name]
-        shown[name] = [path[-2] if depth else "Exception", *([second] if second else [])]
-
-    assert shown == {each.__name__: [base.__name__ for base in each.__bases__] for each in CLASSES}
-
-
 def test_what_may_be_tried_again():
     """Only what can pass by itself is retryable."""
     assert {each.__name__ for each in CLASSES if each.retryable} == {
@@ -247,12 +232,3 @@ def test_the_page_of_errors():
         name: getattr(errors, name).retryable for name in named
     }
     assert "`JetStreamError` is the one to catch" in PAGE
-
-
-def test_the_pages_are_linked():
-    """The README leads to the pages of errors and of symptoms, and each of them to the other."""
-    readme = (ROOT / "README.md").read_text()
-
-    assert "(docs/errors.md)" in readme and "(docs/runbook.md" in readme
-    assert "(runbook.md" in PAGE
-    assert "(errors.md)" in (ROOT / "docs" / "runbook.md").read_text()

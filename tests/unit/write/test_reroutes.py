@@ -77,9 +77,22 @@ def test_b17_random_skips_what_is_paused():
     assert now == mapped(SPREAD, "orders.2"), "another attempt draws the same"
 
 
-def test_b17_rows_wait_where_all_is_paused():
-    """B17: then they go as they are drawn."""
-    assert mapped(SPREAD, "orders.*") == mapped(SPREAD, None)
+@pytest.mark.parametrize(
+    ("paused", "config"),
+    [
+        ("orders.*", {}),
+        ("orders.2", {"max_msgs_per_subject": 1}),
+        ("orders.2", {"allow_rollup_hdrs": True}),
+        ("orders.2", None),
+    ],
+    ids=["all is paused", "few are kept", "rolled up", "no stream"],
+)
+def test_b17_rows_wait(paused, config):
+    """B17: where no other is free, a row may be replaced, or no stream is known."""
+    target = config is not None and Target.parse({"name": "S", "subjects": ["orders.*"], **config})
+    targets = targets_of(lambda subject: target or None)
+
+    assert mapped(SPREAD, paused, targets=targets) == mapped(SPREAD, None)
 
 
 def test_b17_weights_stay_unless_asked():
@@ -134,15 +147,6 @@ def test_b17_rows_keep_their_stream():
     assert {new for old, new in zip(free, now, strict=True) if old == "orders.2"} == {"orders.3"}
 
 
-@pytest.mark.parametrize("config", [{"max_msgs_per_subject": 1}, {"allow_rollup_hdrs": True}])
-def test_b17_rows_that_may_be_replaced_do_not_move(config):
-    """B17: nobody could tell whether an earlier attempt had stored them."""
-    target = Target.parse({"name": "S", "subjects": ["orders.*"], **config})
-    targets = targets_of(lambda subject: target)
-
-    assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
-
-
 def test_a_snapshot_hears_nothing_new():
     """Rows are made on a thread of their own; what is paused meanwhile is for the next block."""
     throttle = Throttle()
@@ -174,13 +178,6 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
 
     assert 50 < reroutes.rows < 100, "those ahead"
     assert len(asked) < free / 2
-
-
-def test_b17_where_no_stream_is_known_nothing_moves():
-    """B17: neither where the row goes nor where it might; a server may map subjects itself."""
-    targets = targets_of(lambda subject: None)
-
-    assert mapped(SPREAD, "orders.2", targets=targets) == mapped(SPREAD, None)
 
 
 def test_b17_the_next_block_finds_what_is_free_again():
