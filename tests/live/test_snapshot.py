@@ -78,7 +78,7 @@ def test_equal_to_brute_force(
         )
         bound = {"upToSequence": up_to} if up_to is not None else {}
         source = reader(
-            nats_server, stream=stream, multiLast=json.dumps(filters), failOnDataLoss="false",
+            nats_server, stream=stream, multiLast=",".join(filters), failOnDataLoss="false",
             **bound,
         )  # fmt: skip
         found = as_dict(rows(source))
