@@ -97,16 +97,6 @@ class StreamInfo:
         return int(self.config.get("num_replicas") or 1)
 
     @property
-    def loses_the_oldest(self) -> bool:
-        """
-        Whether limits remove the oldest messages first: not where messages leave one by one as they
-        should, replaced per subject, by their own TTL, or as schedules whose time has come.
-        """
-        by_subject = int(self.config.get("max_msgs_per_subject") or 0) > 0
-        leaving = self.config.get("allow_msg_ttl") or self.config.get("allow_msg_schedules")
-        return not by_subject and not leaving
-
-    @property
     def is_filled(self) -> bool:
         """Whether its messages may have subjects that are none of its own."""
         return any(self.config.get(key) for key in ("mirror", "sources", "subject_transform"))
@@ -120,9 +110,12 @@ class StreamInfo:
     def keeps_history(self) -> bool:
         """
         Whether a first sequence that moved on means that unread messages are gone, whoever has
-        acknowledged what.
+        acknowledged what. Not where messages leave one by one as they should: replaced per subject,
+        by their own TTL, or as schedules whose time has come.
         """
-        return self.retention == "limits" and self.loses_the_oldest
+        by_subject = int(self.config.get("max_msgs_per_subject") or 0) > 0
+        leaving = self.config.get("allow_msg_ttl") or self.config.get("allow_msg_schedules")
+        return self.retention == "limits" and not by_subject and not leaving
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,12 @@ err_code of errors that pass: nothing was done, and the same request may succeed
 that 2.15.1 has these are the ones that our requests can get and that nobody needs to mend.
 """
 
+_LIMITED: Final = frozenset({10002, 10027, 10047, 10120, 10122})
+"""err_codes of what an account may not have: so much room, so many streams, such a tier or size."""
+
+_LIMITS: Final = re.compile(r'"(R\d+)":|"(\w*max_\w+)":([1-9]\d*)')
+"""In the account's INFO its tiers, and its limits that are any, with their values."""
+
 _NOT_NOW_PAUSE_S: Final = 0.1
 
 _ERR_CODE: Final = re.compile(rb'"error":\s*\{"code":\s*\d+,\s*"err_code":\s*(\d+)')
@@ -291,8 +297,21 @@ class JetStream:
         return found
 
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Creates a stream, or does nothing when it exists with this very configuration."""
-        return self.call(f"STREAM.CREATE.{config['name']}", config)
+        """
+        Creates a stream, or does nothing when it exists with this very configuration.
+
+        Raises:
+            ApiError: It is refused; says which limits the account has, by tier, if these are why.
+        """
+        try:
+            return self.call(f"STREAM.CREATE.{config['name']}", config)
+        except ApiError as error:
+            if error.err_code in _LIMITED:
+                with suppress(JetStreamError):
+                    info = self.client.request(f"{self.prefix}.INFO").data.decode("latin-1")
+                    has = " ".join(tier or f"{of}={n}" for tier, of, n in _LIMITS.findall(info))
+                    error.description += has and f"; raise or keep to {has} (`nats account info`)"
+            raise
 
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""

@@ -36,8 +36,8 @@ _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 """err_codes of JSStreamWrongLastSequenceErrF and its constant form."""
 
-_NO_PEERS: Final = (10005, 10074)
-"""err_codes of a cluster too small for the replicas asked for."""
+_NO_PEERS: Final = (10005, 10074, 10120)
+"""err_codes of a cluster too small for the replicas asked for, and of an account without a tier."""
 
 _BYTES_REQUIRED: Final = 10113
 """err_code of JSStreamMaxBytesRequired: the account wants a limit of bytes of each stream."""

@@ -162,16 +162,13 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
         together = (
             layout.partition_subject is not None
             and len(wanted) == len(layout)
-            and len(set(starts)) == 1
-            and len(set(ends)) == 1
+            and len(set(zip(starts, ends, strict=True))) == 1
         )
-        spans: list[tuple[int | None, Span]]
+        spans: list[tuple[int | None, Span]] = [
+            (p.index, Span(p.stream, p.filter, starts[p.index], ends[p.index])) for p in wanted
+        ]
         if together:
             spans = [(None, Span(layout.streams[0], layout.union_filter, starts[0], ends[0]))]
-        else:
-            spans = [
-                (p.index, Span(p.stream, p.filter, starts[p.index], ends[p.index])) for p in wanted
-            ]
         return [(partition, span) for partition, span in spans if span.start < span.end]
 
     def _narrowed(

@@ -25,18 +25,6 @@ logger = get_logger(__name__)
 _MAX_NAME: Final = 200
 
 
-def query_label(name: str | None, consumer: str, query: str = "") -> str:
-    """
-    Name of a query in the log.
-
-    Args:
-        name: as its user calls it.
-        consumer: the prefix of its consumers.
-        query: tells it from others that have both in common (`standby`).
-    """
-    return "/".join(filter(None, ((name or consumer)[:_MAX_NAME], query)))
-
-
 def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
     """
     The partitions' lags under the names, and as the texts, of Spark's Kafka source; empty where one
@@ -153,9 +141,15 @@ class Driver(ABC):
         require(self._client.connection.version, version, capability)
 
     def _name_log(self, consumer: str, query: str = "") -> None:
-        """Lines of the log have the query's label from its first batch on."""
-        label = query_label(self._options.query_name, consumer, query)
-        log_for(self._options.connection.log_level, label)
+        """
+        Lines of the log have the query's label from its first batch on.
+
+        Args:
+            consumer: the prefix of its consumers, for a query without a name.
+            query: tells it from others that have both in common (`standby`).
+        """
+        name = (self._options.query_name or consumer)[:_MAX_NAME]
+        log_for(self._options.connection.log_level, "/".join(filter(None, (name, query))))
 
     def _check_start(self, info: StreamInfo) -> None:
         """

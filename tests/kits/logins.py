@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,13 +22,7 @@ def keys(prefix: int) -> KeyPair:
     return pair, bytes(seed).decode(), pair.public_key.decode()
 
 
-def jwt(
-    issuer: KeyPair,
-    subject: str,
-    name: str,
-    claims: dict,
-    more: Mapping[str, int] = MappingProxyType({}),
-) -> str:
+def jwt(issuer, subject, name, claims, more=MappingProxyType({})) -> str:
     """A NATS JWT (version 2), signed by the issuer."""
 
     def part(value: bytes) -> str:
@@ -80,18 +73,23 @@ def creds_of(user_jwt: str, seed: str) -> str:
     )
 
 
-def operator_mode() -> OperatorMode:
-    """Keys of an operator, two accounts and a user, made for this."""
+STORES = ("mem_storage", "disk_storage", "streams", "consumer")
+"""What JetStream's limits are of."""
+
+
+def operator_mode(tiers=MappingProxyType({})) -> OperatorMode:
+    """Keys of an operator, two accounts and a user, whose account has limits by tier (`R1`)."""
     operator = keys(nkeys.PREFIX_BYTE_OPERATOR)
     account, system = keys(nkeys.PREFIX_BYTE_ACCOUNT), keys(nkeys.PREFIX_BYTE_ACCOUNT)
     user = keys(nkeys.PREFIX_BYTE_USER)
     limits = dict.fromkeys(
-        ["subs", "data", "payload", "imports", "exports", "conn", "leaf",
-         "mem_storage", "disk_storage", "streams", "consumer"], -1,
-    ) | {"wildcards": True}  # fmt: skip
+        ["subs", "data", "payload", "imports", "exports", "conn", "leaf", *STORES], -1
+    ) | {"wildcards": True}
+    of = {name: dict.fromkeys(STORES, -1) | tier for name, tier in tiers.items()}
+    own = dict.fromkeys(STORES, 0) | {"tiered_limits": of} if tiers else {}
     none = {name: limit for name, limit in limits.items() if "storage" not in name}
     accounts = {
-        "A": (account, {"type": "account", "limits": limits}),
+        "A": (account, {"type": "account", "limits": limits | own}),
         "SYS": (system, {"type": "account", "limits": none | {"streams": 0, "consumer": 0}}),
     }
     preload = "".join(

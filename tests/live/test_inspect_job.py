@@ -9,20 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.jetstream import JetStream
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.programs import main
-from ..kits.servers import DevServer
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
@@ -30,9 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @contextmanager
-def started(
-    server: DevServer, *arguments: str, out: int = subprocess.PIPE
-) -> Iterator[subprocess.Popen[str]]:
+def started(server, *arguments, out=subprocess.PIPE):
     """The job in a Python of its own, which is killed when it takes two minutes."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pyspark_jetstream", "inspect", *arguments, "--servers", server.url],
@@ -54,10 +49,10 @@ def started(
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys, monkeypatch):
     """Status, output and what was said of a run in this process."""
 
-    def ran(server: DevServer, *arguments: str, **env: str) -> tuple[int, str, str]:
+    def ran(server, *arguments, **env):
         for name, value in ({"COLUMNS": "400"} | env).items():
             monkeypatch.setenv(name, value)
         status = main(["inspect", *arguments, "--servers", server.url])
@@ -68,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def pinned(new_stream: NewStream, js: JetStream, publish: Publish) -> str:
+def pinned(new_stream, js, publish):
     """A stream of six messages, with a consumer whose pin a client holds after two of them."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"m") for i in range(6)])
@@ -87,9 +82,7 @@ def pinned(new_stream: NewStream, js: JetStream, publish: Publish) -> str:
     return name
 
 
-def test_the_tables(
-    nats_server: DevServer, pinned: str, js: JetStream, tmp_path: Path, run: Run
-) -> None:
+def test_the_tables(nats_server, pinned, js, tmp_path, run):
     """Stream, consumer with its pin, and checkpoint are a table each; all is well: status 0."""
     created = js.stream_info(pinned).created
     write_checkpoint(tmp_path, [[offset({pinned: created}, [1])], [offset({pinned: created}, [3])]])
@@ -112,7 +105,7 @@ def test_the_tables(
     assert out.rstrip().endswith("no problem")
 
 
-def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path, run: Run) -> None:
+def test_problems(nats_server, new_stream, tmp_path, run):
     """Problems stand at the end, and the status is 3, as tables and as JSON."""
     name = new_stream()
     write_checkpoint(tmp_path, [[offset({name: "2020-01-01T00:00:00Z"}, [3])]], committed=0)
@@ -128,7 +121,7 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path,
     assert only.startswith(problem)
 
 
-def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publish) -> None:
+def test_watching(nats_server, new_stream, publish):
     """With --watch and --json there is a line each interval; Ctrl-C ends it."""
     name = new_stream()
     with started(nats_server, "--stream", name, "--watch", "0.2", "--json") as process:
@@ -144,9 +137,7 @@ def test_watching(nats_server: DevServer, new_stream: NewStream, publish: Publis
     assert (process.returncode, said) == (130, "")
 
 
-def test_names_do_not_steer_the_terminal(
-    nats_server: DevServer, new_stream: NewStream, run: Run
-) -> None:
+def test_names_do_not_steer_the_terminal(nats_server, new_stream, run):
     """What others named with control characters, or with rich's markup, is shown as text."""
     name = new_stream(subjects=["esc.\x1b[31m", "markup.[red]"])
     status, out, _ = run(nats_server, "--stream", name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,21 +30,21 @@ Look = Callable[..., Report]
 
 
 @pytest.fixture
-def look(js: JetStream) -> Look:
+def look(js):
     """One look at the shared server."""
 
-    def found(streams: str | None = None, path: Path | None = None) -> Report:
+    def found(streams=None, path=None):
         files = LocalFiles(path) if path is not None else None
         return Inspector(js.client, streams, files).look()
 
     return found
 
 
-def messages(stream: str, n: int, partitions: int = 2) -> list[tuple[str, bytes]]:
+def messages(stream, n, partitions=2):
     return [(f"{stream}.{i % partitions}.x", b"m") for i in range(n)]
 
 
-def durable(js: JetStream, stream: str, name: str, **config: Any) -> None:
+def durable(js, stream, name, **config):
     """A consumer such as a query makes."""
     js.create_consumer(
         stream,
@@ -54,12 +53,12 @@ def durable(js: JetStream, stream: str, name: str, **config: Any) -> None:
     )  # fmt: skip
 
 
-def of(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+def of(rows, *names):
     """Some columns of rows."""
     return [tuple(row[name] for name in names) for row in rows]
 
 
-def test_a_stream(look: Look, new_stream: NewStream, publish: Publish) -> None:
+def test_a_stream(look, new_stream, publish):
     """A stream comes with the server's own counts; of a pattern all that it takes."""
     name = new_stream()
     new_stream(f"{name}P-10"), new_stream(f"{name}P-2")
@@ -74,9 +73,7 @@ def test_a_stream(look: Look, new_stream: NewStream, publish: Publish) -> None:
     assert of(look(f"{name}P-*").streams, "stream") == [(f"{name}P-2",), (f"{name}P-10",)]
 
 
-def test_which_consumers(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish
-) -> None:
+def test_which_consumers(look, new_stream, js, publish):
     """Those with a priority group are shown, in their order."""
     name = new_stream()
     for each in ("q-10", "q-2", "q-x-1", "qq-1"):
@@ -87,9 +84,7 @@ def test_which_consumers(
     assert of(look(name).consumers, "consumer") == [("q-2",), ("q-10",), ("q-x-1",), ("qq-1",)]
 
 
-def test_a_checkpoint_beside_the_stream(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
-) -> None:
+def test_a_checkpoint_beside_the_stream(look, new_stream, js, publish, tmp_path):
     """Offsets stand beside the stream's ends; sources that have not begun have no rows."""
     name, other = new_stream(), new_stream()
     publish(messages(name, 10))
@@ -111,13 +106,11 @@ def test_a_checkpoint_beside_the_stream(
     assert of(found.consumers, "consumer") == [("q-0",), ("q-1",)]
     assert found.problems == []
     both = look(other, path=tmp_path)
-    assert of(both.streams, "stream") == sorted([(other,), (name,)])
+    assert sorted(of(both.streams, "stream")) == sorted([(other,), (name,)])
     assert both.problems == []
 
 
-def test_problems_of_a_checkpoint(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
-) -> None:
+def test_problems_of_a_checkpoint(look, new_stream, js, publish, tmp_path):
     """A stream made anew or gone, messages that left, a consumer that is gone."""
     anew, purged, keeping = new_stream(), new_stream(), new_stream(retention="interest")
     publish([(f"{name}.0.x", b"m") for name in (anew, purged) for _ in range(6)])
@@ -144,9 +137,7 @@ def test_problems_of_a_checkpoint(
         assert problem.startswith(says)
 
 
-def test_what_a_query_writes(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
-) -> None:
+def test_what_a_query_writes(look, new_stream, js, publish, tmp_path):
     """A lost target is a problem of the query, and a note where all is looked at."""
     Ledger(js).ensure()
     target, query = new_stream(), str(uuid4())
@@ -166,7 +157,7 @@ def test_what_a_query_writes(
     assert problem in listed.notes and problem not in listed.problems
 
 
-def test_what_is_missing(look: Look, new_stream: NewStream) -> None:
+def test_what_is_missing(look, new_stream):
     """A stream that is not there is an error, with the nearest name."""
     name = new_stream()
 
@@ -174,7 +165,7 @@ def test_what_is_missing(look: Look, new_stream: NewStream) -> None:
         look(name.lower())
 
 
-def test_nothing_is_changed(tmp_path: Path) -> None:
+def test_nothing_is_changed(tmp_path):
     """A user who may ask but change nothing is enough."""
     asks = ("STREAM.INFO.S", "STREAM.MSG.GET.S", "DIRECT.GET.S", "CONSUMER.LIST.S")
     allowed = ", ".join(f'"$JS.API.{each}"' for each in asks)
@@ -201,7 +192,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
     assert found.notes[0].startswith("what was written is not shown: ")
 
 
-def test_all_that_is_sparks() -> None:
+def test_all_that_is_sparks():
     """Consumers of queries, the ledger, its targets; of others nothing."""
     with DevServer() as server, closing(Client(connection_to(server))) as client:
         js = JetStream(client)

@@ -7,9 +7,12 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
-from pyspark_jetstream.errors import NotConnectedError, OptionError, ReadError
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.errors import LedgerError, NotConnectedError, OptionError, ReadError
 from pyspark_jetstream.write.creation import create_streams
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
+from ..kits.logins import operator_mode
 from ..kits.options import connection_of, creation_of
 from ..kits.reading import Query
 from ..kits.servers import DevCluster, DevServer
@@ -125,20 +128,41 @@ def test_a_bucket_where_each_stream_has_a_size():
         client.close()
 
 
+@pytest.mark.parametrize(
+    ("tier", "named"),
+    [
+        ({"R1": {"streams": 1}}, "maximum number of streams.* R1 max_streams=1"),
+        ({"R3": {"streams": 7}}, "no JetStream default or applicable tier.* R3 max_streams=7"),
+        ({"R1": {"disk_max_stream_bytes": 999, "max_bytes_required": True}},
+         "stream max bytes exceeds account limit.* R1 storage_max_stream_bytes=999"),
+        ({"R1": {"disk_storage": 1000, "max_bytes_required": True}},
+         "insufficient storage resources.* R1 max_storage=1000"),
+    ],
+)  # fmt: skip
+def test_a_tier_of_the_account_is_named(tier, named):
+    """With its value, where a stream or the ledger exceeds it, and nothing refused as well."""
+    mode = operator_mode(tier)
+    with DevServer(mode.config) as server:
+        client = Client(parse_connection({"servers": server.url, "credentials": mode.creds}))
+        js = JetStream(client)
+        with pytest.raises(OptionError, match=f"option 'createStream': stream '[ST]': {named}"):
+            for name in "ST":
+                create_streams(js, creation_of(name, (f"{name}.>",), max_bytes=2000))
+        with pytest.raises(LedgerError, match=named) as caught:
+            Ledger(js).ensure()
+        client.close()
+
+    assert "nats kv add" not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_a_limit_of_replicated_assets_is_named():
     """A server that may have no more of them takes no seat of a replicated stream."""
     with DevCluster(3, "jetstream { limits { max_ha_assets: 1 } }") as cluster:
         query = Query(cluster.servers[0], stream="S")
         client = Client(connection_of(cluster.servers[0].url))
-        JetStream(client).create_stream(
-            {
-                "name": "S",
-                "subjects": ["S.>"],
-                "allow_direct": True,
-                "num_replicas": 3,
-            }
-        )
+        config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "num_replicas": 3}
+        JetStream(client).create_stream(config)
         with pytest.raises(ReadError, match="insufficient resources.* max_ha_assets"):
             query.step()
         query.reader.stop()

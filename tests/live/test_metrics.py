@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -13,14 +12,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.metrics.readers import READERS, readers
 from pyspark_jetstream.publish.metrics import METRICS
 
 from ..conftest import connection_to
 from ..kits import metrics
-from ..kits.exporter import JOB, Scrapes, exporter
+from ..kits.exporter import JOB, exporter
 from ..kits.metrics import QUERY, publish, reports
 from ..kits.places import ROOT
 from ..kits.proxy import Proxy
@@ -34,11 +32,11 @@ SUBJECT = "spark.jetstream.metrics"
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
 
 
-def family(name: str, kind: str) -> str:
+def family(name, kind):
     return name.removesuffix("_total") if kind == "counter" else name
 
 
-def suffixed(family_name: str, kind: str) -> list[str]:
+def suffixed(family_name, kind):
     return [family_name + suffix for suffix in SUFFIXES[kind]]
 
 
@@ -71,13 +69,13 @@ VALUES = {
 
 
 @contextmanager
-def client_of(server: DevServer) -> Iterator[Client]:
+def client_of(server):
     client = Client(connection_to(server))
     yield client
     client.close()
 
 
-def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> None:
+def test_scrape(nats_server, exporter):
     """Names, labels, buckets and values are those of the table, summed over all tasks."""
     subject = f"{SUBJECT}.scrape"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
@@ -124,7 +122,7 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
     }  # fmt: skip
 
 
-def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes]) -> None:
+def test_the_server_and_the_exporter_start_again(exporter):
     """A new exporter knows the counts of running tasks with their next report."""
     with DevServer() as server:
         scrapes = exporter(server)
@@ -158,9 +156,7 @@ def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes
         ),
     ],
 )
-def test_what_cannot_start(
-    nats_server: DevServer, arguments: tuple[str, ...], without: str, status: int, said: str
-) -> None:
+def test_what_cannot_start(nats_server, arguments, without, status, said):
     """What is wrong is one line on stderr and an exit status."""
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
@@ -176,10 +172,7 @@ def test_what_cannot_start(
     assert "Traceback" not in ran.stderr
 
 
-def test_what_the_server_knows_of_readers(
-    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
-    exporter: Callable[..., Scrapes],
-) -> None:  # fmt: skip
+def test_what_the_server_knows_of_readers(nats_server, js, new_stream, exporter):
     """Lag, pauses and redeliveries of a query's consumers; those of others are left out."""
     stream = new_stream()
     owner = Owner("0123456789", "host", 1, name="orders").metadata
@@ -197,7 +190,7 @@ def test_what_the_server_knows_of_readers(
     subject = f"{SUBJECT}.readers"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
 
-    def found() -> dict[tuple[str, str], float]:
+    def found():
         return {
             (name.removeprefix("jetstream_read_"), dict(labels)["consumer"]): value
             for (name, labels), value in scrapes.samples().items()
@@ -216,7 +209,7 @@ def test_what_the_server_knows_of_readers(
     scrapes.wait(lambda: ("lag_messages", "orders-0") not in found())
 
 
-def of_stream(js: JetStream, stream: str) -> dict[str, tuple[tuple[str, str], float]]:
+def of_stream(js, stream):
     """By gauge the only consumer of a query in a stream, as query and name, and its value."""
     found = {}
     for gauge in readers(js):
@@ -228,9 +221,7 @@ def of_stream(js: JetStream, stream: str) -> dict[str, tuple[tuple[str, str], fl
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
-def test_readers_are_known_by_what_a_query_makes(
-    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str], retention: str
-) -> None:
+def test_readers_are_known_by_what_a_query_makes(nats_server, js, new_stream, retention):
     """Its seats are found, under the query's name; consumers of its tasks are not."""
     stream = new_stream(retention=retention)
     query = Query(nats_server, stream=stream, queryName="orders", consumer="seat", directBelow=0)
@@ -255,9 +246,7 @@ def test_readers_are_known_by_what_a_query_makes(
     assert {of for of, _ in found.values()} == {("orders", "seat-0")}
 
 
-def test_a_shared_consumer_is_known_by_its_name(
-    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
-) -> None:
+def test_a_shared_consumer_is_known_by_its_name(nats_server, js, new_stream):
     """Queries that share a consumer are one reader, with the claims of all of them."""
     stream = new_stream()
     js.create_consumer(stream, {
@@ -287,9 +276,7 @@ def test_a_shared_consumer_is_known_by_its_name(
     }  # fmt: skip
 
 
-def test_a_half_open_connection_is_left(
-    nats_server: DevServer, exporter: Callable[..., Scrapes]
-) -> None:
+def test_a_half_open_connection_is_left(nats_server, exporter):
     """On a link that answers nothing the exporter asks, waits, and connects anew."""
     subject = f"{SUBJECT}.half"
     with Proxy(nats_server.port) as proxy:

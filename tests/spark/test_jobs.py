@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
@@ -29,7 +28,6 @@ from pyspark_jetstream.publish.context import WriteContext
 from ..kits.encoder import plain_builder
 from ..kits.options import connection_of, sink_of
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
@@ -40,7 +38,7 @@ SECRET = "h1dden"
 class Job:
     """Runs of scripts in processes of their own, with a password and with Spark's event log."""
 
-    def __init__(self, home: Path, server: DevServer) -> None:
+    def __init__(self, home, server):
         import pyspark
 
         self.home, self.url = home, server.url
@@ -49,14 +47,12 @@ class Job:
         (home / "events").mkdir()
         (home / "password").write_text(f"{SECRET}\n")
 
-    def login(self, flag: str = "--option") -> list[str]:
+    def login(self, flag="--option"):
         """How a script reaches the server; the password stands in a file."""
         words = (f"servers={self.url}", "user=u", f"password=@{self.home}/password")
         return [word for each in words for word in (flag, each)]
 
-    def run(
-        self, script: str, *arguments: str, until: Iterator[Any] | None = None
-    ) -> tuple[int, str]:
+    def run(self, script, *arguments, until=None):
         """Exit status and output."""
         self._logs += 1
         log = self.home / f"log-{self._logs}"
@@ -97,7 +93,7 @@ class Job:
                         os.kill(pid, signal.SIGKILL)
                 time.sleep(0.05)
 
-    def _left(self) -> list[int]:
+    def _left(self):
         """The processes of runs that are still there."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cwd"):
@@ -106,7 +102,7 @@ class Job:
                     found.append(int(path.parent.name))
         return found
 
-    def check_secrets(self) -> None:
+    def check_secrets(self):
         """No file that a run has made has the password."""
         files = {path: path.read_bytes() for path in self.home.rglob("*") if path.is_file()}
 
@@ -116,12 +112,12 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, nats_server: DevServer) -> Job:
+def job(tmp_path, nats_server):
     """Runs scripts on the shared server."""
     return Job(tmp_path, nats_server)
 
 
-def soon_after(where: Path, pattern: str, number: int, chance: random.Random) -> Iterator[bool]:
+def soon_after(where, pattern, number, chance):
     """Goes on until so many files are there, and then for up to a second."""
     while len(list(where.glob(pattern))) < number:
         yield True
@@ -130,7 +126,7 @@ def soon_after(where: Path, pattern: str, number: int, chance: random.Random) ->
         yield True
 
 
-def parquet_rows(output: Path) -> list[dict[str, Any]]:
+def parquet_rows(output):
     """The rows that pyarrow finds in a folder, or any reader but Spark."""
     rows = []
     for path in sorted(output.rglob("*.parquet")):
@@ -139,7 +135,7 @@ def parquet_rows(output: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def once(rows: list[dict[str, Any]]) -> bool:
+def once(rows):
     """Whether no row is there twice."""
     return max(Counter(row["sequence"] for row in rows).values(), default=1) == 1
 
@@ -149,9 +145,7 @@ KILLS = pytest.mark.parametrize(("kills", "seed"), [(1, 0), (3, 1), (3, 2), (3, 
 
 @pytest.mark.slow
 @KILLS
-def test_a_range_in_parquet_survives_kills(
-    job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, kills: int, seed: int
-) -> None:
+def test_a_range_in_parquet_survives_kills(job, new_stream, publish, tmp_path, kills, seed):
     """Parquet has each message of the range once, at each moment."""
     name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
     sent = [(f"{name}.k{i % 50}", b"m%d" % i, [("X", f"y{i}")]) for i in range(6_000)]
@@ -182,9 +176,8 @@ def test_a_range_in_parquet_survives_kills(
 @pytest.mark.slow
 @KILLS
 def test_a_range_in_a_stream_survives_kills(
-    job: Job, new_stream: NewStream, publish: Publish, range_df: Any, tmp_path: Path,
-    kills: int, seed: int,
-) -> None:  # fmt: skip
+    job, new_stream, publish, range_df, tmp_path, kills, seed
+):
     """Taken up after the duplicate window, the copy is there once, in order, with headers."""
     name, chance, checkpoint = new_stream(), random.Random(seed), tmp_path / "checkpoint"
     target = new_stream(duplicate_window=2_000_000_000, allow_rollup_hdrs=True)
@@ -219,9 +212,7 @@ def test_a_range_in_a_stream_survives_kills(
 
 @pytest.mark.slow
 @KILLS
-def test_a_snapshot_survives_kills(
-    job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, kills: int, seed: int
-) -> None:
+def test_a_snapshot_survives_kills(job, new_stream, publish, tmp_path, kills, seed):
     """It is as of the point that its first run has noted; nobody sees it before it is whole."""
     name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
     sent = [(f"{name}.k{i * i % 4_000}", b"m%d" % i) for i in range(10_000)]
@@ -252,9 +243,7 @@ def test_a_snapshot_survives_kills(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["gone", "anew"])
-def test_a_snapshot_whose_point_is_gone_fails(
-    job: Job, new_stream: NewStream, publish: Publish, js: JetStream, tmp_path: Path, fault: str
-) -> None:
+def test_a_snapshot_whose_point_is_gone_fails(job, new_stream, publish, js, tmp_path, fault):
     """A run that cannot have the point of the first one says so, and writes nothing."""
     name, output = new_stream(max_msgs_per_subject=1), tmp_path / "out"
     sent = [(f"{name}.k{i}", b"m%d" % i) for i in range(5_000)]
@@ -280,15 +269,12 @@ def test_a_snapshot_whose_point_is_gone_fails(
 
 @pytest.mark.slow
 @KILLS
-def test_a_replay_survives_kills(
-    job: Job, new_stream: NewStream, js: JetStream, publish: Publish, range_df: Any, tmp_path: Path,
-    kills: int, seed: int,
-) -> None:  # fmt: skip
+def test_a_replay_survives_kills(job, new_stream, js, publish, range_df, tmp_path, kills, seed):
     """Dead letters of one reason become their rows, each once; others are left out."""
     chance, checkpoint = random.Random(seed), tmp_path / "checkpoint"
     target, dead = new_stream(duplicate_window=2_000_000_000), new_stream()
 
-    def shed(first: int, last: int, reason: str) -> None:
+    def shed(first, last, reason):
         rows = range(first, last)
         batch = {
             "subject": pa.array([f"{target}.k{i % 40}" for i in rows]),
@@ -328,7 +314,7 @@ def test_a_replay_survives_kills(
 
 
 @pytest.mark.parametrize("script", ["range_backfill", "snapshot_backfill", "replay_dead_letters"])
-def test_a_mistake_ends_with_status_2(script: str) -> None:
+def test_a_mistake_ends_with_status_2(script):
     """A wrong flag is said before Spark starts, with the usage."""
     ran = subprocess.run(
         [sys.executable, str(ROOT / "jobs" / f"{script}.py"), "--option", "stream"],
@@ -341,9 +327,7 @@ def test_a_mistake_ends_with_status_2(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", ["range_backfill", "replay_dead_letters"])
-def test_progress_of_a_batch_that_was_planned_before(
-    script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_of_a_batch_that_was_planned_before(script, capsys):
     """After a kill nobody has counted what is left behind the first batch: no share is shown."""
     follow = runpy.run_path(str(ROOT / "jobs" / f"{script}.py"))["follow"]
     progress = [

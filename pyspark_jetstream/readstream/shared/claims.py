@@ -207,7 +207,7 @@ class ClaimedOffset:
                 serial=int(value["serial"]),
                 claims={
                     _partition(partition): {
-                        int(count): _some(text) for count, text in claims.items()
+                        int(count): text_ranges(text) for count, text in claims.items()
                     }
                     for partition, claims in value["claims"].items()
                 },
@@ -218,12 +218,6 @@ def _partition(text: str) -> str:
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no partition")
     return text
-
-
-def _some(text: str) -> Ranges:
-    if not text:
-        raise ValueError("no sequences")
-    return text_ranges(text)
 
 
 def ranges_text(ranges: Ranges) -> str:
@@ -239,7 +233,7 @@ def text_ranges(text: str) -> Ranges:
         ValueError: It is none.
     """
     ranges: list[tuple[int, int]] = []
-    for part in text.split(",") if text else ():
+    for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if not (ranges[-1][1] + 1 < low if ranges else 0 < low) or high < low:

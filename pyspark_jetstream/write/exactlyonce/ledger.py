@@ -93,10 +93,9 @@ class Ledger:
             if error.retryable or (isinstance(error, ApiError) and error.code == _UNAVAILABLE):
                 raise  # says of JetStream what an administrator or exactlyOnce cannot mend
             adds = self._js.client.options.command(f"nats kv add {BUCKET} --max-bucket-size=64MB")
+            way = "Mend that" if isinstance(error, ApiError) else f"Let another user run {adds}"
             raise LedgerError(
-                BUCKET,
-                f"the bucket cannot be used: {error}. If this user may not make buckets, let"
-                f" another user run {adds}, or set exactlyOnce=false",
+                BUCKET, f"the bucket cannot be used: {error}. {way}, or set exactlyOnce=false"
             ) from None
         if unfit is not None:
             raise LedgerError(BUCKET, unfit)
