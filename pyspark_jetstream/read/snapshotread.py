@@ -28,12 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import subjects
-from ..client.blocks import lines_of
 from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..client.patience import Patience
-from ..errors import ReadTimeoutError, SnapshotLossError
+from ..errors import SnapshotLossError
 from ..fetch.dataloss import report_loss
 from ..fetch.decoding.markers import Headers, purges
 from ..fetch.decoding.replies import Columns
@@ -53,9 +51,6 @@ _COLUMNS: Final = ("subject", "sequence", "time", "data")
 _NOTHING: Final = pa.schema(
     [(name, pa.int64() if name == "sequence" else pa.binary()) for name in _COLUMNS]
 ).empty_table()
-
-_NAMED: Final = 1_000
-"""Subjects that an error names to a program."""
 
 _COUNTED: Final = 1_000
 """Subjects whose messages the leader counts at one time."""
@@ -163,7 +158,7 @@ class BackRead(PointRead):
     def rows(self, client: Client, info: StreamInfo) -> Rows:
         builder, seen, held = RowBuilder.of(self), _Seen(), self.point.held
         match = any_of(self.filters)
-        upto, length = self.end, _FIRST_LENGTH
+        upto, length, given = self.end, _FIRST_LENGTH, 0
         while upto > self.start and seen.count != held:
             low = max(self.start, upto - length)
             chunk = self._chunk(client, low, upto)
@@ -177,6 +172,7 @@ class BackRead(PointRead):
                 wanted = [match(subjects.raw(name)) for name in last["subject"].to_pylist()]
                 last = last.filter(pa.array(wanted, pa.bool_()))
             if last.num_rows:
+                given += last.num_rows
                 (batch,) = last.combine_chunks().to_batches()
                 stored = batch["stored"] if self.include_headers else None
                 name, sequence, time, data = (batch[column] for column in _COLUMNS)
@@ -188,7 +184,14 @@ class BackRead(PointRead):
             )
         if held is not None:
             return Lost(max(0, held - seen.count))
-        return self._gone_beyond(client, seen, match)
+        # In the past: what has messages beyond the point only may have had others before it.
+        info = JetStream(client).stream_info(self.stream)
+        if _is_whole(info):
+            return Lost(0)
+        if match is None:
+            return Lost(max(0, info.num_subjects - given))
+        pages = JetStream(client).subject_pages(self.stream, [(each, 0) for each in self.filters])
+        return Lost(max(0, sum(page.total for page in pages) - given))
 
     def _chunk(self, client: Client, low: int, high: int) -> pa.Table | None:
         """The messages of a range; None where there are too many to hold."""
@@ -200,43 +203,6 @@ class BackRead(PointRead):
             if size > 2 * _CHUNK_BYTES and high - low > 1:
                 return None
         return pa.Table.from_batches(held) if held else _NOTHING
-
-    def _gone_beyond(
-        self, client: Client, seen: _Seen, match: Callable[[str], bool] | None
-    ) -> Lost:
-        """Subjects that have messages beyond the point only, and may have had others before it."""
-        js, after, number, named = JetStream(client), self.point.sequence, 0, list[str]()
-        patience = Patience(client.options.request_timeout_s)
-        while True:
-            info = js.stream_info(self.stream)
-            for batch in read_direct(
-                client, Slice.whole(self.stream, after, info.last_seq, True), StoredBuilder()
-            ):
-                first = _last(pa.Table.from_batches([batch]), "min")
-                first = first.filter(seen.new(first["subject"].combine_chunks()))
-                later = {
-                    subjects.raw(name): user_headers(lines_of(stored))
-                    for name, stored in zip(
-                        first["subject"].to_pylist(), first["stored"].to_pylist(), strict=True
-                    )
-                }
-                if match is not None:
-                    later = {name: each for name, each in later.items() if match(name)}
-                gone = _gone(js, self.stream, self.point, later)
-                number += len(gone)
-                named += gone[: _NAMED - len(named)]
-            # One that is written all the time may be ahead of who reads on.
-            if seen.count >= info.num_subjects:
-                return Lost(number, tuple(named))
-            if patience.over:
-                raise ReadTimeoutError(
-                    self.stream,
-                    0,
-                    f"its end was not reached within {patience.timeout_s:.0f}s (requestTimeout),"
-                    " because writers are faster; ask for the snapshot while less is written",
-                )
-            after = max(after, info.last_seq)
-            patience.pause()
 
 
 class _Seen:
@@ -256,13 +222,13 @@ class _Seen:
         return is_new
 
 
-def _last(messages: pa.Table, which: str = "max") -> pa.Table:
-    """The last message of each subject, or the first (`min`), in their order."""
+def _last(messages: pa.Table) -> pa.Table:
+    """The last message of each subject, in their order."""
     of = messages.select(["subject", "sequence"]).group_by("subject")
-    last = of.aggregate([("sequence", which)])
+    last = of.aggregate([("sequence", "max")])
     if last.num_rows == messages.num_rows:
         return messages
-    wanted = last[f"sequence_{which}"].combine_chunks()
+    wanted = last["sequence_max"].combine_chunks()
     return messages.filter(pc.is_in(messages["sequence"], value_set=wanted))
 
 
@@ -285,17 +251,14 @@ def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]
     those that may have had others before.
 
     Of a point that was the stream's end only what replaced the value since then matters. In the
-    past nothing vouches for a subject but a stream that is whole, or a limit per subject that it
-    has not reached, where that is the only limit.
+    past nothing vouches for a subject but a stream that is whole.
     """
     if not later:
         return []
     info = js.stream_info(stream)
-    if point.is_past and info.first_seq <= info.origin and not info.num_deleted:
-        return []  # it is whole
-    limit = _per_subject(info)
-    if point.is_past and (not limit or _by_limits(info)):
-        return list(later)
+    if point.is_past:
+        return [] if _is_whole(info) else list(later)
+    limit = max(0, info.config.get("max_msgs_per_subject") or 0)
     gone = [name for name, headers in later.items() if purges(headers) or limit == 1]
     left = [name for name in later if name not in gone] if limit > 1 else []
     for low in range(0, len(left), _COUNTED):
@@ -305,12 +268,6 @@ def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]
     return gone
 
 
-def _per_subject(info: StreamInfo) -> int:
-    """Messages it keeps of a subject; 0 for any number."""
-    return max(0, info.config.get("max_msgs_per_subject") or 0)
-
-
-def _by_limits(info: StreamInfo) -> bool:
-    """Whether age, size or a time to live takes messages."""
-    limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
-    return any((info.config.get(name) or 0) > 0 for name in limits)
+def _is_whole(info: StreamInfo) -> bool:
+    """Whether no message has left the stream, as far as its leader says."""
+    return info.first_seq <= info.origin and not info.num_deleted
