@@ -1,6 +1,5 @@
 """What the API says, as it is read: the one border, and that nobody reads what it lets pass."""
 
-import ast
 import json
 from types import SimpleNamespace
 
@@ -11,9 +10,6 @@ from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.info import consumer_info_of, message_of, stream_info_of
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ApiError, ProtocolError
-
-from ...kits.places import ROOT
-from ..test_layers import HOUSE
 
 STREAM = {
     "config": {"name": "S", "retention": "limits"},
@@ -95,41 +91,3 @@ def test_an_info_that_is_none_is_named(said, words):
         wire.info_of(said)
 
     assert words in str(caught.value)
-
-
-def fields_read(path):
-    """Members that a module takes out of what it calls an answer, or a part of one."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            if node.func.attr != "get":
-                continue
-            whole, key = node.func.value, node.args[0]
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            whole, key = node.value, node.slice
-        else:
-            continue
-        name = whole.attr if isinstance(whole, ast.Attribute) else getattr(whole, "id", "")
-        if name in PARTS and isinstance(key, ast.Constant) and isinstance(key.value, str):
-            found.add(key.value)
-    return found
-
-
-PARTS = {"config", "state", "cluster", "mirror", "delivered", "consumer", "transform", "source"}
-"""How the package calls parts of answers; `answer` itself is read in `client` alone."""
-
-
-def test_what_is_read_stands_in_a_table():
-    """Whoever reads a member of a stream's or a consumer's configuration can rely on what it is."""
-    table = {
-        name
-        for node in ast.walk(ast.parse((ROOT / "pyspark_jetstream/client/answers.py").read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for name in node.value.split()
-    }
-    read = {
-        name for module, path in HOUSE.items() if module != "testing" for name in fields_read(path)
-    }
-
-    assert len(read) > 25
-    assert read - table == set()

@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
-from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
+from pyspark_jetstream.errors import JetStreamError, NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
 from pyspark_jetstream.fetch.layout import Slice
@@ -120,34 +120,6 @@ def reading(end):
     return Slice(0, "S", None, 0, end, None, True, True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_bytes_in_any_pieces_with_anything_between(seed):
-    """However the bytes are cut, and with anything between, the rows are the messages'."""
-    rng = random.Random(seed)
-    messages = random_messages(rng, 1500)
-    for message in messages:
-        message.data = message.data[:1000]
-    server = Server(messages, seed)
-    said: list[bytes] = []
-
-    def spoil(frames):
-        spoiled = []
-        for frame in frames:
-            if rng.random() < 0.003:
-                said.append(rng.choice(CONTROLS))
-                spoiled.append(said[-1])
-            spoiled.append(frame)
-        return spoiled
-
-    server.spoil = spoil
-    batches = list(read_direct(server, reading(messages[-1].sequence)))
-
-    assert [row for batch in batches for row in batch.to_pylist()] == [
-        m.row(0, True) for m in messages
-    ]
-    assert sorted(server.controls) == sorted(each.split()[0] for each in said if each[:1] != b"M")
-
-
 def test_nothing_is_under_way_while_spark_has_a_batch():
     """When a batch is handed out, all that was asked for has been read."""
     messages = [Message(i, data=b"x" * 500) for i in range(1, 20_001)]
@@ -178,28 +150,6 @@ def test_requests_are_small_where_publishers_are_not_to_wait():
     assert {query["batch"] for query in server.asked} == {100}
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda frames: frames[1:],
-        lambda frames: [*frames[:5], *frames[6:]],
-        lambda frames: [*frames[:-2], frames[-1]],
-        lambda frames: frames[3:],
-        lambda frames: [frames[0], frames[-1]],
-        lambda frames: [frames[1], frames[0], *frames[2:]],
-        lambda frames: [*frames[:3], frames[2], *frames[4:]],
-    ],
-    ids=["first", "middle", "last", "some", "most", "swapped", "replaced"],
-)
-def test_lost_replies_are_noticed(spoil):
-    """Replies that never came, or came in another order, do not pass for a gap in the stream."""
-    server = Server([Message(2 * i) for i in range(1, 21)])
-    server.spoil = spoil
-
-    with pytest.raises(NotConnectedError, match="lost after sequence 0"):
-        gathered(server).take()
-
-
 def test_a_lost_reply_of_a_later_request_is_noticed():
     """A reply missing from the second request is not made up by the first."""
     server = Server([Message(i) for i in range(1, 21)])
@@ -223,15 +173,6 @@ def test_lost_replies_are_asked_for_again():
     assert [row["sequence"] for row in rows] == list(range(1, 5001))
 
 
-def test_a_missing_end_is_a_timeout():
-    """A request whose end does not come fails when its time is over."""
-    server = Server([Message(1)])
-    server.spoil = lambda frames: frames[:-1]
-
-    with pytest.raises(RequestTimeoutError):
-        gathered(server)
-
-
 def test_what_a_mirror_answers_is_dropped():
     """An answer of a mirror is refused; the requests before and after it count."""
     server = Server([Message(i) for i in range(1, 31)])
@@ -247,57 +188,6 @@ def test_what_a_mirror_answers_is_dropped():
 
     assert messages is not None
     assert messages.columns(False).sequences.to_pylist() == list(range(1, 31))
-
-
-@pytest.mark.parametrize("cut", range(1, 7))
-def test_what_the_server_began_to_say_behind_the_end_is_not_lost(cut):
-    """A PING cut in two by a request's end is answered, and the next one is read."""
-    server = Server([Message(i) for i in range(1, 31)])
-    server.spoil = lambda frames: [*frames, b"PING\r\n"[:cut]]
-    gets = gathered(server, 10)
-    server.spoil = lambda frames: [b"PING\r\n"[cut:], *frames]
-    gets.ask({"seq": 11, "batch": 20})
-    gets.gather(time.monotonic() + 1)
-
-    assert gets.take().columns(False).sequences.to_pylist() == list(range(1, 31))
-    assert server.controls == [b"PING"]
-
-
-def test_stale_headers_do_not_make_a_mirror():
-    """Which stream a message is of is what the server says last, not what was stored with it."""
-    server = Server([Message(1, headers=[("Nats-Stream", "OLD")])])
-    messages = gathered(server).take()
-
-    assert messages is not None and len(messages) == 1
-
-
-@pytest.mark.parametrize("stored", ODD.values(), ids=ODD)
-def test_no_stored_block_passes_for_a_word_of_the_server(stored):
-    """Messages stored with a status line are read in order, and end no request."""
-    messages = [Message(i, data=b"%d" % i, stored=stored if i % 3 else None) for i in range(1, 31)]
-    server = Server(messages)
-    server.spoil = lambda frames: [b"".join(frames)]
-    rows = [row for batch in read_direct(server, reading(30)) for row in batch.to_pylist()]
-
-    assert [(row["sequence"], row["data"]) for row in rows] == [
-        (m.sequence, m.data) for m in messages
-    ]
-    assert {row["headers"] is None for row in rows} == {True}
-
-    gets = Gets(server, "S")
-    for after in range(0, 30, 10):
-        gets.ask({"seq": after + 1, "batch": 10})
-        whole, server.under_way = server.under_way, b""
-        *frames, end = _frames(whole)
-        for frame in frames:  # each comes alone, so each is the last one for a time
-            server.under_way += frame
-            with pytest.raises(RequestTimeoutError):
-                gets.gather(time.monotonic() + 1)
-        server.under_way += end
-        ending = gets.gather(time.monotonic() + 1)
-
-        assert (ending.code, ending.pending, ending.last) == (204, 20 - after, after + 10)
-    assert len(gets.take()) == 30
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -326,15 +216,6 @@ def test_one_by_one_messages_are_those_of_the_columns(seed):
     assert [one[:5] for one in found] == list(rows)
 
 
-def _frames(data):
-    found, at = [], 0
-    while at < len(data):
-        _, end = wire.next_frame(data, at)
-        found.append(data[at:end])
-        at = end
-    return found
-
-
 def test_frames_of_others_are_looked_at_once(monkeypatch):
     """Late frames of other subscriptions are taken out in one go, however many they are."""
     looked, next_frame = [], wire.next_frame
@@ -355,26 +236,3 @@ def test_frames_of_others_are_looked_at_once(monkeypatch):
     assert len(gets.take()) == 1
     assert len(looked) < 2 * 20_000
     assert sum(looked) < 4 * len(late)
-
-
-@pytest.mark.parametrize("control", CONTROLS, ids=repr)
-def test_a_request_that_brings_nothing(control):
-    """A 404 is an ending without messages, whatever else is said before and after it."""
-    server = Server([])
-    gets = Gets(server, "S")
-    for _ in range(2):
-        gets.ask({"seq": 1, "batch": 10})
-        server.under_way = control + server.under_way + control
-        ending = gets.gather(time.monotonic() + 1)
-
-        assert (ending.code, ending.text) == (404, "Message Not Found")
-        assert (ending.pending, ending.last, gets.kept, gets.take()) == (0, 0, 0, None)
-
-
-def test_an_error_of_the_server_ends_the_request():
-    """What the server refuses is not waited for."""
-    server = Server([Message(1)])
-    server.spoil = lambda frames: [b"-ERR 'Permissions Violation'\r\n"]
-
-    with pytest.raises(JetStreamError, match="Permissions Violation"):
-        gathered(server)

@@ -11,7 +11,6 @@ from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.options import Several
 from pyspark_jetstream.readstream.offsets import (
-    INITIAL,
     Offset,
     check_layout,
     is_initial,
@@ -47,14 +46,6 @@ def test_equal_offsets_are_equal_text():
 
     assert json.dumps(turned.to_json()) == json.dumps(VALUE)
     assert json.dumps(Offset.from_json(shuffled).to_json()) == json.dumps(VALUE)
-
-
-@pytest.mark.parametrize("sequence", [0, 1, 2**53, 2**53 + 1, 2**63 - 1])
-def test_large_sequences_survive(sequence):
-    """Sequences beyond the integers of a double come back exactly."""
-    offset = Offset((sequence,), (sequence,), {"S": "t"}, "c", ONE)
-
-    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -115,15 +106,6 @@ def test_claims_of_a_newer_version_are_refused(change):
 
 
 @pytest.mark.parametrize(
-    "missing", ["version", "sequences", "base", "streams", "consumer", "layout"]
-)
-def test_every_key_is_needed(missing):
-    """An offset without one of its keys is refused."""
-    with pytest.raises(OffsetError):
-        Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
-
-
-@pytest.mark.parametrize(
     "offset",
     [{"topic": {"0": 42}}, {"offset": 5, "timestamp": 1000}, {"logOffset": 0}, 17, "17", None],
     ids=["kafka", "rate-micro-batch", "files", "rate", "socket", "nothing"],
@@ -179,20 +161,6 @@ def test_a_checkpoint_of_several_streams():
     check_layout(Layout.of_streams("BA"), Layout.of_streams("ABC"), Several(("A", "B", "C")))
     with pytest.raises(OffsetError, match=r"has stream 'B', too.*streamPattern=A\*: name it"):
         check_layout(Layout.of_streams("AB"), Layout.of_streams("A"), Several((), "A*"))
-
-
-def test_the_symbolic_start_is_no_offset():
-    """The symbolic start has our version and no positions: it must be recognised before."""
-    with pytest.raises(OffsetError):
-        Offset.from_json(INITIAL)
-
-
-def test_at_moves_positions_only():
-    """`at` changes the positions and keeps what the query agreed to."""
-    moved = OFFSET.at((8, 9))
-
-    assert moved == Offset((8, 9), OFFSET.base, OFFSET.streams, OFFSET.consumer, LAYOUT)
-    assert OFFSET.sequences == (7, 0)
 
 
 def test_what_a_take_over_adds():

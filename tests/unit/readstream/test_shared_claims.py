@@ -14,7 +14,6 @@ from pyspark_jetstream.readstream.shared.claims import (
     gathered,
     length,
     pieces,
-    ranges_of,
     runs,
     shares,
 )
@@ -37,22 +36,6 @@ def flat(claims):
         for first, last in ranges
         for sequence in range(first, last + 1)
     )
-
-
-@pytest.mark.parametrize(
-    ("sequences", "ranges"),
-    [
-        ([], ()),
-        ([4], ((4, 4),)),
-        ([3, 1, 2], ((1, 3),)),
-        ([1, 3, 5, 6], ((1, 1), (3, 3), (5, 6))),
-        ([7, 7, 8], ((7, 8),)),
-    ],
-)
-def test_ranges_of_sequences(sequences, ranges):
-    """Sequences in any order become ascending ranges that do not touch."""
-    assert ranges_of(sequences) == ranges
-    assert length(ranges) == len(set(sequences))
 
 
 def test_an_offset_survives_the_checkpoint():
@@ -148,11 +131,6 @@ def test_what_is_read_of_claims():
     read = whole.of({2: ((10, 10),), 1: ((5, 9), (12, 12))})
 
     assert (read.start, read.end, read.expected) == (4, 12, 7)
-
-
-def test_no_claims_make_no_pieces():
-    """Without claims there is nothing to read."""
-    assert pieces({}, 3, None) == []
 
 
 @pytest.mark.parametrize(
