@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import itemgetter
@@ -55,9 +55,6 @@ class Choice:
     """The rule that maps the subject; None when the row is lost."""
 
     percent: int
-
-    kept: bool = False
-    """Whether this is what the weights left to the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +206,12 @@ class Router:
         self._shapes = list(shapes.values())
         """In the order of the routes."""
 
-    def matching(self, subject: str) -> Iterator[Route]:
-        """All that match a subject, in order."""
+    def route_of(self, subject: str) -> Route | None:
+        """The one that applies to a valid subject; None for none."""
         parts = tokens(subject)
-        for shape in self._shapes:
-            if "" not in parts and shape.fits(len(parts)):
-                route = shape.routes.get(shape.literals(parts))
-                if route is not None:
-                    yield route
+        fitting = (shape for shape in self._shapes if shape.fits(len(parts)))
+        found = (shape.routes.get(shape.literals(parts)) for shape in fitting)
+        return next(filter(None, found), None)
 
     def outcomes(self, names: Sequence[str]) -> list[Result | Outcomes]:
         """What becomes of each of some subjects, or may; a subject without a route stays."""
@@ -283,7 +278,7 @@ def _complete(source: str, listed: Iterable[Choice], is_listed: bool) -> tuple[C
         return choices
     if is_listed:
         return (*choices, Choice(None, left))
-    return (*choices, Choice(Rule.parse(source, _itself(source)), left, kept=True))
+    return (*choices, Choice(Rule.parse(source, _itself(source)), left))
 
 
 def _itself(source: str) -> str:

@@ -160,16 +160,11 @@ class SubjectMapping:
             ValueError: Nothing can be published on this subject.
         """
         subjects.check_subject(subject)
-        matching = list(self._router.matching(subject))
-        if not matching:
-            return Explanation(subject, None, (), (Share(STAYS, 100, subject),))
-        route, *others = matching
-        return Explanation(
-            subject,
-            route.source,
-            tuple(other.source for other in others),
-            tuple(_share(subject, choice) for choice in route.choices),
-        )
+        route = self._router.route_of(subject)
+        if route is None:
+            return Explanation(subject, None, (Share(subject, 100, subject),))
+        shares = tuple(_share(subject, choice) for choice in route.choices)
+        return Explanation(subject, route.source, shares)
 
     def __reduce__(self) -> tuple[type[SubjectMapping], tuple[tuple[Route, ...]]]:
         return SubjectMapping, (self.routes,)
@@ -178,8 +173,6 @@ class SubjectMapping:
         return f"<SubjectMapping {self.text}>"
 
 
-STAYS: Final = "stays"
-"""In place of a destination: the weights leave the message on its subject, or no rule matches."""
 LOST: Final = "lost"
 """In place of a destination: the message is not published at all."""
 
@@ -188,7 +181,7 @@ class Share(NamedTuple):
     """One destination and its part of the messages."""
 
     destination: str
-    """The destination as the rule has it, `STAYS` or `LOST`."""
+    """The destination as the rule has it; the subject itself without a rule; or `LOST`."""
 
     percent: int
 
@@ -206,9 +199,6 @@ class Explanation(NamedTuple):
 
     source: str | None
     """Source of the rule that applies; None: no rule matches, the subject stays the same."""
-
-    competitors: tuple[str, ...]
-    """Sources of the rules that match as well, in the order in which they would apply."""
 
     shares: tuple[Share, ...]
     """They sum to 100."""
@@ -233,5 +223,4 @@ def _share(subject: str, choice: Choice) -> Share:
         becomes = rule.apply(subject, lambda random: f"[0-{random.span - 1}]")
     except ValueError as error:
         return Share(rule.destination, percent, None, str(error))
-    stays = choice.kept and becomes == subject
-    return Share(STAYS if stays else rule.destination, percent, becomes)
+    return Share(rule.destination, percent, becomes)

@@ -33,8 +33,7 @@ def explain_mapping(mapping: str, subjects: tuple[str, ...], as_json: bool) -> N
     except ValueError as error:
         raise click.UsageError(plain(error)) from None
     rows: list[dict[str, Any]] = [
-        {"subject": of.subject, "rule": of.source, "also_match": list(of.competitors)}
-        | dict(zip(_WAY, share, strict=True))
+        {"subject": of.subject, "rule": of.source} | dict(zip(_WAY, share, strict=True))
         for of in explained
         for share in of.shares
     ]
