@@ -1,23 +1,9 @@
 """
 A real nats-server for our own tests and benchmarks: one, or several as a cluster.
 
-Owns: running one server (`DevServer`) or a cluster (`DevCluster`) on the loopback interface, with
-what faults need: freezing, killing, stores that are kept. Users' tests have the small
-`pyspark_jetstream.testing`.
-Must not know: Spark, the NATS protocol: as a script, this file has no package around it.
-
-A server never outlives the process that started it. It is not our child but the child of a
-small *supervisor* (this file, run as a script), which holds the read end of a pipe from us:
-
-* whatever ends this process, SIGKILL included, closes the pipe; the supervisor then stops the
-  server and removes its temporary files;
-* whatever ends the supervisor ends the server too (Linux only: PR_SET_PDEATHSIG, which is exact
-  there because the supervisor forks from its one and only thread);
-* signals travel down that pipe, so they can never reach a recycled process id.
-
-Limits: a child that this process forks *without* exec while a server runs inherits the pipe, and
-then the server lives until that child is gone, too. If the supervisor itself is killed, the
-temporary files stay behind. POSIX only.
+Users' tests have the small `pyspark_jetstream.testing`; this one can freeze a server and keep its
+store. As there, a server is the child of a *supervisor* (this file, as a script) and never outlives
+the process that started it; signals go down a pipe, and each is delivered when its call returns.
 """
 
 from __future__ import annotations
@@ -110,10 +96,6 @@ class DevServer:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._old_log = ""
-
-    def __repr__(self) -> str:
-        state = f"pid {self.pid}, port {self.port}" if self.running else "not running"
-        return f"<DevServer {self.name}: {state}>"
 
     def __enter__(self) -> DevServer:
         return self.start()
@@ -296,10 +278,6 @@ class DevCluster:
         self.servers: list[DevServer] = []
         self._n = n
         self._config = config
-
-    def __repr__(self) -> str:
-        up = sum(server.running for server in self.servers)
-        return f"<DevCluster {self.name}: {up}/{self._n} servers up>"
 
     def __enter__(self) -> DevCluster:
         return self.start()

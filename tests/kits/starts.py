@@ -1,19 +1,9 @@
 """
 Processes for tests: they start in a third of the time, and are otherwise the same.
 
-A test that kills a driver needs a cold one each time, and each query starts Python processes of its
-own. Most of a start is reading and compiling code, so it is kept compiled, in the environment of
-the tests alone:
-
-* Spark's Python processes import PySpark from `pyspark.zip`, which never holds compiled modules. A
-  `SPARK_HOME` beside the installed one has a directory of that name instead, which leads to the
-  package as pip installed it.
-* JVMs take their classes from an archive (class data sharing, JEP 350) and compile lightly:
-  `JDK_JAVA_OPTIONS`, which every JVM that tests start inherits.
-* Test modules are compiled as pytest does it, two thirds of a collection, before several
-  processes of a run would each do it.
-
-`make test` writes all of it once, by running this module; without it everything starts as ever.
+What a start reads and compiles is kept compiled, in the environment of the tests alone: PySpark in
+a `SPARK_HOME` whose `pyspark.zip` is a directory, classes of JVMs in an archive (JEP 350; through
+`JDK_JAVA_OPTIONS`), and test modules. `make test` writes it once; without it all starts as ever.
 """
 
 from __future__ import annotations

@@ -116,25 +116,3 @@ def test_a13_no_room_leaves_no_row_behind(js, full):
     assert found.dead_letters == ROWS - len(there)
     assert sorted(int(data.strip(b"-")) for _, data in there + letters) == list(range(ROWS))
     assert {subject.split(".")[2] for subject, _ in letters} == {"low"}
-
-
-def fill(js):
-    """Until there is no room for a row."""
-    data = b"x" * BYTES
-    while b"error" not in js.client.request("T.before", data).data:
-        pass
-
-
-@pytest.mark.parametrize("policy", ["dead-letter", "block"])
-def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
-    """Dead letters that have no room either, and rows that are not to be shed, fail the write."""
-    streams(js, dead="file")
-    fill(js)
-    dead = "D.{subject}" if policy == "dead-letter" else None
-    subject = "T.low" if dead else "T.critical.0"
-
-    with pytest.raises((PublishTimeoutError, ProducerThrottledError)) as caught:
-        written(full, [subject] * 40, dead_letter_subject=dead, publish_timeout_s=4.0)
-
-    assert "has used up its storage: raise its limits" in str(caught.value)
-    assert "dead letters need a stream that has room" in str(caught.value)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
@@ -26,7 +25,6 @@ from pyspark_jetstream.write import task
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.sink import JetStreamBatchWriter
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import write_task
 
@@ -152,16 +150,6 @@ def test_a_row_that_no_stream_takes_is_not_sent(nats_server, js, new_stream, wri
     assert heard == []
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_option_that_names_such_a_subject_is_the_users_mistake(nats_server, js, way):
-    """It is told on the driver, before a row moves."""
-    Ledger(js).ensure()
-    options = parse_sink({"servers": nats_server.url, "subject": "nowhere.x"} | WAYS[way])
-
-    with pytest.raises(OptionError, match="option 'subject': no stream .* takes 'nowhere.x'"):
-        JetStreamBatchWriter.prepared(options, StructType().add("data", "string"), False)
-
-
 MAPPED = """
 accounts {
     A {
@@ -239,19 +227,6 @@ def test_the_option_is_for_writes_that_need_to_know_nothing():
 ROLLS_UP = [("Nats-Rollup", ["sub"]), ("K", ["v"])]
 
 
-@pytest.mark.parametrize("way", ["ledger", "once"])
-def test_a_copied_rollup_purges_nothing(js, new_stream, write, way):
-    """A roll-up of a copied message does not go out without the option."""
-    name = new_stream(allow_rollup_hdrs=True)
-    write(rows(*[f"{name}.a"] * 10), **WAYS[way])
-    counts = write(rows(f"{name}.a", headers=[ROLLS_UP]), **WAYS[way])
-    (last,) = js.last_messages(name, [f"{name}.a"])
-
-    assert counts.acked == 1
-    assert js.stream_info(name).messages == 11
-    assert ("K", "v") in last.headers
-
-
 @pytest.mark.parametrize(("value", "left"), [("sub", 2), ("all", 12)])
 def test_a_rollup_that_is_asked_for_goes_out(js, new_stream, write, value, left):
     """With `allowRollup` it replaces what its subject had; with `all` never."""
@@ -272,16 +247,6 @@ def test_what_a_copied_publish_expected_of_its_stream_stays_behind(js, new_strea
 
     assert counts.acked == 1
     assert [pair for pair in found.headers if pair[0] != "Nats-Msg-Id"] == [("K", "v")]
-
-
-def test_a_user_may_expect_something_of_the_target(js, new_stream, write):
-    """What a row says of it on purpose goes out, and the server heeds it."""
-    name = new_stream()
-    headers = [[("Nats-Expected-Last-Sequence", ["0"])], [("Nats-Expected-Last-Sequence", ["9"])]]
-
-    assert write(rows(f"{name}.a", headers=headers[:1])).acked == 1
-    with pytest.raises(PublishRejectedError, match="wrong last sequence"):
-        write(rows(f"{name}.a", headers=headers[1:]))
 
 
 @pytest.mark.parametrize("way", ["ledger", "once", "least"])

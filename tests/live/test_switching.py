@@ -205,20 +205,6 @@ def test_what_cannot_be_switched(switch, query, capsys, tmp_path):
     assert (path / "offsets" / "0").read_bytes() == before
 
 
-def test_messages_that_left_unread(switch, query, capsys):
-    """A switch does not hide that messages left the origin before they were read."""
-    reads = query(stream=switch.origin, consumer="hot")
-    reads.drain()
-    _, words = switch.layout("streams", 3)
-    path = switch.stopped(reads)
-    switch.publish(10)
-    switch.js.purge(switch.origin, None, 66)
-
-    assert main(program(switch, path, words)) == 1
-    said = capsys.readouterr().err
-    assert "sequences 61 to 65 left the stream before they were read" in said
-
-
 def killed(switch, step, arguments):
     """The status of the program, in a process of its own that is killed at a step."""
     return subprocess.run(

@@ -23,7 +23,6 @@ from pyspark_jetstream.outbox.throttling import throttleprotocol as protocol
 from pyspark_jetstream.outbox.throttling.operators import Operators
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     THROTTLE_SUBJECT,
-    Discover,
     Reason,
     ThrottleProducer,
     understand,
@@ -70,7 +69,6 @@ class Producer(threading.Thread):
         """All that came, and when."""
         self.free: list[float] = []
         """When the first of its subjects was found not to be paused."""
-        self.discovered = 0
         self._operators = Operators(control, protocol.Producer(number, supports))
         self._subjects, self._answers, self._options = subjects, answers, connection_to(server)
         self._operators.sent(subjects)
@@ -100,7 +98,6 @@ class Producer(threading.Thread):
 
     def _hear(self, connection, frame):
         said, now = understand(frame.data), time.monotonic()
-        self.discovered += isinstance(said, Discover)
         if isinstance(said, ThrottleProducer):
             self.commands.append((now, said))
             if not self._answers:
@@ -188,14 +185,6 @@ def test_b24_a_pause(nats_server):
     for begun, pause_s in list(zip(times, pauses_s, strict=True))[:-2]:  # the last ends by itself
         assert not [at for at in paused.free if begun < at < begun + pause_s]
     assert [at for at in other.free if times[0] < at < times[-1]]
-
-
-def test_producers_are_asked_at_the_end_again(nats_server):
-    """The pauses that are shown are those of now."""
-    with Producer(nats_server, 7, ["orders.eu"]) as writer:
-        run(nats_server, "producers", "--wait", "900ms")
-
-    assert writer.discovered == 2
 
 
 def test_b24_an_early_end_lifts(nats_server):

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from pyspark_jetstream import restored
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ColumnError
 from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.publish.context import WriteContext
 
 from ..kits.encoder import LISTS, builder
-from ..kits.options import connection_of, sink_of
-from ..kits.servers import DevServer
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 READ = (
     "data binary, headers map<string, array<string>>, n int, subject string, id string,"
@@ -119,27 +113,3 @@ def test_what_is_no_dead_letter_is_left_out(spark: SparkSession) -> None:
     }  # fmt: skip
     with pytest.raises(ColumnError, match="includeHeaders=true"):
         restored(rows.select("data"))
-
-
-def test_they_are_written_where_they_should_have_gone(
-    spark: SparkSession, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
-    range_df: Callable[..., DataFrame],
-) -> None:  # fmt: skip
-    """A25: each once, in the order in which they were shed, with the id that they had."""
-    target, dead = new_stream(), new_stream()
-    rows: list[Row] = [
-        (f"{target}.{n % 3}", b"%d" % n, [("X", [str(n)])], f"i{n}" if n % 2 else None)
-        for n in range(20)
-    ]
-    letters = DeadLetters(f"{dead}.{{subject}}", "q", 0).of(built(rows), "QueueTimeout")
-    options = sink_of(connection_of(nats_server.url))
-    publisher.publish(js.client, WriteContext(options), [letters])
-    read = range_df(stream=dead, includeHeaders="true")
-    write = restored(read).write.format("jetstream").option("servers", nats_server.url)
-    write.mode("append").save()
-    found = range_df(stream=target, includeHeaders="true").orderBy("sequence").collect()
-
-    assert [(row.subject, row.data) for row in found] == [row[:2] for row in rows]
-    for row, (_, _, headers, id) in zip(found, rows, strict=True):
-        assert row.headers["X"] == dict(headers)["X"]
-        assert id is None or row.headers["Nats-Msg-Id"] == [id]

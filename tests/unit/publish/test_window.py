@@ -138,19 +138,6 @@ def test_a_full_window_waits_for_an_eighth():
     assert sent(w, 0.1) == [16, 17]
 
 
-def test_pubacks_may_come_in_any_order_and_twice():
-    """Each publish is counted once, whatever the order of its PubAcks."""
-    w = window(8)
-    w.append(block(0, ["a", "b"] * 3))
-    sent(w, 0.0)
-    for ordinals in ([3], [1, 0], [3], [5], [99], [2, 4], [0]):
-        w.on_pubacks(ordinals, 0.2)
-
-    assert w.tally.acked == 6
-    assert not w.busy
-    assert w.in_flight == 0
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
     """On the wire are the rows without an answer, in whatever runs PubAcks come."""
@@ -175,17 +162,6 @@ def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
     assert (w.busy, w.wants_rows) == (False, True)
 
 
-def test_duplicates_are_counted():
-    """A PubAck with the duplicate mark is a success that is counted apart."""
-    w = window()
-    w.append(block(0, ["a"] * 3))
-    sent(w, 0.0)
-    w.on_answer(0, Outcome(Fate.DUPLICATE), 0.1)
-    w.on_pubacks([1, 2], 0.2, duplicates=True)
-
-    assert (w.tally.acked, w.tally.duplicates) == (3, 3)
-
-
 def test_a_refused_publish_holds_back_what_was_not_sent():
     """After a 429 nothing new is sent before the refused one is stored."""
     w = window(2)
@@ -201,17 +177,6 @@ def test_a_refused_publish_holds_back_what_was_not_sent():
     assert (at_once, again, before_its_ack) == ([], [0], [])
     assert sent(w, 0.4) == [2, 3]
     assert w.tally.retries == 1
-
-
-def test_refused_publishes_go_out_in_their_order():
-    """Retries keep the order of the rows, whatever the order of the refusals."""
-    w = window(16)
-    w.append(block(0, ["a"] * 8))
-    sent(w, 0.0)
-    for ordinal in (5, 2, 7):
-        w.on_answer(ordinal, LIMITED, 0.1)
-
-    assert sent(w, 10.0) == [2, 5, 7]
 
 
 def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
@@ -250,19 +215,6 @@ def test_the_limit_hears_of_pubacks():
     w.on_pubacks([5], 5.0)
 
     assert heard == [(2, 4), (3, 4)]
-
-
-def test_pubacks_out_of_order_have_one_sample_for_all():
-    """Of PubAcks of several streams the last stands for all."""
-    heard = []
-    limit = FixedLimit(8)
-    limit.acked = lambda *sample: heard.append(sample)
-    w = window(limit)
-    w.append(block(0, ["a", "b"] * 4))
-    sent(w, 0.0)
-    w.on_pubacks([1, 3, 5], 1.0)
-
-    assert heard == [(3, 8)]
 
 
 def test_what_was_sent_twice_is_no_sample():
@@ -434,13 +386,3 @@ def test_a_broken_connection_sends_everything_again_in_order():
 
     assert again == [1, 2, 4, 5]
     assert sent(w, 9.1) == [6, 7, 8, 9]
-
-
-def test_repr_shows_the_state():
-    """The window says what it is doing."""
-    w = window(2)
-    w.append(block(0, ["a"] * 3))
-    sent(w, 0.0)
-    w.on_pubacks([0], 0.2)
-
-    assert repr(w) == "<Lane 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"

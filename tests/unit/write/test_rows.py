@@ -68,16 +68,6 @@ def test_ids_of_rows():
     assert ids == ["m", "h", "P-2"]
 
 
-def test_no_ids_are_made_without_a_prefix():
-    """With exactlyOnce=false only given ids are sent."""
-    rows = batch(2, msg_id=pa.array(["m", None]))
-
-    assert frames(Encoder("IN", subject="s"), rows) == [
-        wire.pub("s", b"x", "IN.0", wire.header_block([("Nats-Msg-Id", "m")])),
-        wire.pub("s", b"x", "IN.1"),
-    ]
-
-
 def test_an_empty_batch_is_no_publishes():
     """No rows, no frames."""
     block = Encoder("IN").encode(batch(0, subject=pa.array([], pa.string())))

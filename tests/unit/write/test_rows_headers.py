@@ -67,16 +67,6 @@ def test_what_the_server_acts_on_comes_first():
     ]  # fmt: skip
 
 
-def test_a_copied_id_comes_first():
-    """So does one that is among the headers."""
-    headers = [("a", "Nats-Msg-IdNats-Msg-Id"), ("Nats-Msg-Id", "7")]
-    rows = batch(1, headers=pa.array([headers], TEXTS))
-
-    assert frames(Encoder("IN", subject="s", id_prefix="P"), rows) == [
-        wire.pub("s", b"x", "IN.0", wire.header_block(headers[::-1]))
-    ]
-
-
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
 def test_a_trace_of_the_application_goes_on_but_not_into_the_server(name):
     """Its header is copied, and with it what tells the server not to trace the row."""
@@ -108,16 +98,6 @@ def test_headers_that_are_the_servers_are_left_out():
     assert frames(Encoder("IN", subject="s"), rows) == [
         wire.pub("s", b"x", "IN.0", wire.header_block([("a", "1"), ("b", "2")])),
         wire.pub("s", b"x", "IN.1"),
-    ]
-
-
-def test_what_a_row_expects_of_the_stream_is_kept():
-    """Expected sequences are the row's own."""
-    expects = [("Nats-Expected-Last-Sequence", "4"), ("Nats-Expected-Last-Subject-Sequence", "2")]
-    rows = batch(1, headers=pa.array([expects], TEXTS))
-
-    assert frames(Encoder("IN", subject="s"), rows) == [
-        wire.pub("s", b"x", "IN.0", wire.header_block(expects))
     ]
 
 
