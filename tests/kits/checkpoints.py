@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 
-def offset(
-    streams: Mapping[str, str],
-    sequences: Sequence[int],
-    consumer: str = "q",
-    base: Sequence[int] | None = None,
-    places: Sequence[Sequence[str]] = (),
-) -> dict[str, Any]:
+def offset(streams, sequences, consumer="q", base=None, places=()):
     """An offset of ours, whose partitions are whole streams, or these places."""
     return {
         "layout": {"places": [list(place) for place in places or [[name] for name in streams]]},
@@ -28,12 +19,8 @@ def offset(
 
 
 def write_checkpoint(
-    path: Path,
-    batches: Sequence[Sequence[Any]],
-    committed: int | None = None,
-    version: int = 1,
-    query: str = "7182ce1d-c6c1-492d-81c4-c3bb61409ac5",
-) -> Path:
+    path, batches, committed=None, version=1, query="7182ce1d-c6c1-492d-81c4-c3bb61409ac5"
+):
     """A checkpoint of these batches' offsets; all but the last are committed, or `committed`."""
     for name in ("offsets", "commits"):
         (path / name).mkdir(parents=True, exist_ok=True)

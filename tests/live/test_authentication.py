@@ -53,8 +53,9 @@ def test_wrong_credentials_are_tried_four_times(password_server, changes):
     assert password_server.log.count("authentication error") <= before + 4
 
 
-def test_nkey():
-    """An nkey seed, with the line end its file has, signs the server's challenge."""
+def test_nkey(tmp_path):
+    """An nkey seed signs the server's challenge: its file's as it is at the login."""
+    file = tmp_path / "seed"
     _, seed, public = keys(nkeys.PREFIX_BYTE_USER)
     _, other, _ = keys(nkeys.PREFIX_BYTE_USER)
     with DevServer(f"authorization {{ users: [ {{ nkey: {public} }} ] }}") as server:
@@ -62,6 +63,10 @@ def test_nkey():
         error = refused(options(server.url, nkey_seed=Secret(other)))
         assert isinstance(error, AuthenticationError)
         assert seed not in str(error) and other not in str(error)
+        file.write_text(other)
+        parsed = parse_connection({"servers": server.url, "nkeySeedFile": str(file)})
+        file.write_text(f"{seed}\n")
+        assert "memory" in account_info(parsed)
 
 
 def test_credentials_file():

@@ -71,12 +71,14 @@ def read(query, js):
 
 
 @pytest.mark.parametrize("limits", [{}, CONSUMERS, BRIEF], ids=["server", "stream", "brief"])
-def test_a_query_is_granted_what_is_allowed(limited, js, retention, limits):
+def test_a_query_is_granted_what_is_allowed(limited, js, retention, limits, caplog):
     """A limit lowers what is asked for, or fills it in: that is no edit, and nothing is missing."""
     config = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "retention": retention}
     js.create_stream(config | {"consumer_limits": limits})
 
     assert read(Query(limited, stream="S", directBelow=0), js) == list(range(1, COUNT + 1))
+    is_told = retention == "interest" and limits != {}
+    assert ("forgets the query's after" in caplog.text) == is_told
 
 
 def test_queries_that_share_are_granted_what_is_allowed(limited, js):

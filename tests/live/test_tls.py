@@ -39,6 +39,17 @@ def test_tls_with_a_ca_of_ones_own(certificates):
         assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 5
 
 
+def test_files_that_are_renewed(certificates, tmp_path):
+    """The next connection reads them as they are then."""
+    ca = tmp_path / "ca.pem"
+    make_certificates(tmp_path)
+    with tls_server(certificates) as server:
+        given = options(server.url, tls_ca_file=str(ca))
+        assert "certificate" in str(refused(given))
+        ca.write_bytes((certificates / "ca.pem").read_bytes())
+        assert "memory" in account_info(given)
+
+
 def test_all_records_that_have_come_are_read_at_one_time(certificates):
     """All records that have come are there after one read, also before the peer went away."""
     ours, theirs = socket.socketpair()
