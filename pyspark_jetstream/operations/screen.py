@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -22,6 +23,9 @@ from ..sanitize import sanitized
 
 _WIDTH: Final = 200
 """Columns where the output is no terminal, unless $COLUMNS says otherwise."""
+
+_FRACTION: Final = re.compile(r"(?<=^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+(?=[-+Z][\d:]*$)")
+"""Of a second, in a time; only documents have it."""
 
 
 def console(to_stderr: bool = False) -> Console:
@@ -58,7 +62,7 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return plain(", ".join(map(str, value)))
-    return f"{value:,}" if isinstance(value, int) else plain(value)
+    return f"{value:,}" if isinstance(value, int) else _FRACTION.sub("", plain(value))
 
 
 def show(*what: RenderableType, to_stderr: bool = False) -> None:

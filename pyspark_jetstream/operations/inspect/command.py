@@ -19,12 +19,12 @@ from .looking import Inspector
 
 PROBLEMS: Final = 3
 
-_HIDDEN: Final = ("bytes", "discard", "policy", "pinned", "pinned_since", "delivered")
+_HIDDEN: Final = ("bytes", "discard", "policy", "pinned", "pinned_since")
 """Columns that the document has and a screen has not."""
 
 
 @click.command()
-@click.option("--stream", metavar="NAME", help="A stream; `ORDERS-*` for all of a layout.")
+@click.option("--stream", metavar="NAME", help="A stream; 'ORDERS-*' for all of a layout.")
 @click.option("--checkpoint", metavar="DIR",
               help="A query's checkpointLocation: a path, or a URI that Spark reaches (needs"
               " Java).")  # fmt: skip

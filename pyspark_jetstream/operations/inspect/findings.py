@@ -35,6 +35,7 @@ _NEAR: Final = 90
 """Per cent of a limit at which a stream that refuses what is too much is noted."""
 
 _GO_ON: Final = "to go on with what is there, start the query with failOnDataLoss=false"
+_READS: Final = "reads; this checkpoint's query stands by, or has ended: then start it again"
 _NEW_CHECKPOINT: Final = "give the query a new checkpointLocation, or the stream that it had"
 
 
@@ -121,7 +122,6 @@ def consumer_row(stream: str, answer: Mapping[str, Any]) -> Row:
         "runs": bool(pinned or waits) if is_seat else None, "policy": policy,
         "pinned": pinned, "pinned_since": group.get("pinned_ts") if pinned else None,
         "filters": [each for each in filters if each],
-        "delivered": int((answer.get("delivered") or {}).get("stream_seq") or 0),
         "ack_pending": int(answer.get("num_ack_pending") or 0) if acks else None,
         "redelivered": int(answer.get("num_redelivered") or 0) if acks else None,
         "paused_until": config.get("pause_until") if answer.get("paused") else None,
@@ -239,10 +239,12 @@ def add_position(
         if made is not None and consumer is not None and consumer.created != made:
             problems.append(f"consumer was made anew; {_GO_ON}")
         owner = Owner.of(consumer.config) if consumer is not None else None
-        is_taken = owner is not None and owner.query != planned.query and not owner.standby
-        if is_taken and planned.query:
-            mend = "give one of the two queries another consumer"
-            problems.append(f"consumer '{key[1]}' is that of {owner}: {mend}")
+        if owner is not None and planned.query and owner.query != planned.query:
+            if not owner.standby:
+                mend = "give one of the two queries another consumer"
+                problems.append(f"consumer '{key[1]}' is that of {owner}: {mend}")
+            elif (note := f"source {source}: {owner} {_READS}") not in report.notes:
+                report.notes.append(note)
     report.problems += [f"{where}: {problem}" for problem in problems]
 
 

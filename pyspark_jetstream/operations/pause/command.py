@@ -58,7 +58,7 @@ def _command(program: Callable[..., Any]) -> click.Command:
         click.option("--consumer", required=True, metavar="NAME",
                      help="A consumer, or what the names of a query's consumers begin with."),
         click.option("--stream", required=True, metavar="NAME",
-                     help="Its stream; `ORDERS-*` for all of a layout."),
+                     help="Its stream; 'ORDERS-*' for all of a layout."),
     ):  # fmt: skip
         program = option(program)
     return click.command()(program)

@@ -222,12 +222,14 @@ def _rows(members: list[dict[str, Any]], **more: str) -> list[dict[str, Any]]:
 
 
 def _paused(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pauses of all producers, each once; the document says which subjects they concern."""
-    rows = {}
+    """Why and by whom subjects are paused; the document says it of each writer and subject."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
     for each in (each for member in members for each in member["paused"]):
-        row = {name: each[name] for name in ("filter", "reason", "until", "source", "request_id")}
-        rows[each["filter"], each["reason"], each["source"]] = row
-    return list(rows.values())
+        found.setdefault((each["reason"], each["source"]), {})[each["filter"]] = each["until"]
+    return [
+        {"reason": reason, "source": source, "until": max(ends.values()), "filters": list(ends)}
+        for (reason, source), ends in found.items()
+    ]
 
 
 def _show_told(pauses: Pauses, members: list[dict[str, Any]], as_json: bool) -> None:
