@@ -159,10 +159,6 @@ for word in (b"1e999", b"Infinity", b"NaN", b"-1", b"true", b"1.5", b'"5"', b"9"
     _case(f"sequence {what}", "acks", _ack(b'{"stream":"S","seq":%b}' % word))
     _case(f"code {what}", "acks", _ack(b'{"error":{"code":%b}}' % word))
     _case(f"err_code {what}", "acks", _ack(b'{"error":{"err_code":%b}}' % word))
-    _case(f"fast ack {what}", "acks", _ack(b'{"type":"ack","seq":%b,"msgs":1}' % word))
-    _case(f"flow {what}", "acks", _ack(b'{"type":"ack","seq":1,"msgs":%b}' % word))
-    _case(f"refused {what}", "acks", _ack(b'{"type":"err","seq":%b}' % word))
-    _case(f"batch {what}", "acks", _ack(b'{"stream":"S","seq":1,"batch":"b","count":%b}' % word))
 for size in (21, 23, 0, 47):
     _case(f"size {size} of 22", "acks", _ack(_PUBACK, size=size) + _ack(_PUBACK, b"0.2"))
 _case("a line that ends like a PubAck's", "acks", b"H" + _ack(_PUBACK))

@@ -262,28 +262,7 @@ def puback(rng: random.Random, wild: bool) -> bytes:
         if wild:
             error = rng.choice((error, error, error, b"null", b"1", b'"x"', b"[]", b"{}", b"[1]"))
         return b'{"error":%b,"stream":"S","seq":0}' % error
-    return rng.choice((batch_said(rng, wild), rng.choice(NONSENSE)))
-
-
-def batch_said(rng: random.Random, wild: bool) -> bytes:
-    """The JSON of a reply to a row of a batch."""
-    numbers = [b"%d" % rng.randrange(1000) for _ in range(3)]
-    if wild:
-        numbers = [rng.choice((number, *NUMBERS)) for number in numbers]
-    a, b, c = numbers
-    return rng.choice(
-        (
-            b'{"type":"ack","seq":%b,"msgs":%b}' % (a, b),
-            b'{"type":"gap","last_seq":%b,"seq":%b}' % (a, b),
-            b'{"type":"err","seq":%b,"error":{"code":%b,"err_code":%b}}' % (a, b, c),
-            b'{"type":"err","error":{"code":400,"err_code":%b}}' % c,
-            b'{"stream":"S","seq":%b,"batch":"x","count":%b}' % (a, b),
-            b'{"stream":"S","seq":%b,"batch":"x"}' % a,
-            b'{"error":{"code":400,"err_code":10208},"stream":"S","seq":0}',
-            b'{"type":"ack"}',
-            b'{"type":%b}' % a,
-        )
-    )
+    return rng.choice(NONSENSE)
 
 
 NONSENSE: Final = (

@@ -17,15 +17,11 @@ from pyspark_jetstream.errors import (
     NotConnectedError,
     PermissionsError,
     RequestTimeoutError,
-    StreamNotFoundError,
 )
-from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.clients import account_info, options
-from ..kits.ranges import reading
 from ..kits.servers import DevServer
 
 
@@ -71,23 +67,6 @@ def test_a_server_that_does_not_answer():
         finally:
             server.resume()
         assert client.request("$JS.API.INFO").status == 0
-        client.close()
-
-
-def test_a_domain_is_a_prefix():
-    """Requests under a domain's prefix reach the server of that domain."""
-    with DevServer("jetstream { domain: hub }") as server:
-        client = Client(options(server.url, api_prefix="$JS.hub.API"))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        client.request("S.a", b"1")
-        read = reading("S", 1)
-        direct = Slice(0, "S", None, 0, 1, 1, False, True)
-
-        for batches in (read.batches(client), read_direct(client, direct)):
-            assert [row["data"] for batch in batches for row in batch.to_pylist()] == [b"1"]
-        with pytest.raises(StreamNotFoundError, match="stream 'T' not found"):
-            js.stream_info("T")
         client.close()
 
 

@@ -11,7 +11,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import PermissionsError
-from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Reason,
@@ -162,9 +161,3 @@ def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox)
     counts = task.finish()
 
     assert counts.acked == counts.rows >= before
-
-
-def test_every_connection_of_a_write_takes_the_prefix():
-    """The option is one of the connection's."""
-    assert parse_sink({"inboxPrefix": "_INBOX_w."}).connection.inbox_prefix == "_INBOX_w"
-    assert parse_sink({}).connection.inbox_prefix == "_INBOX"

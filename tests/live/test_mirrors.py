@@ -54,25 +54,10 @@ def plain(js, stream, names):
         mirror(js, stream, name)
 
 
-def holding_less(js, stream, names):
-    for name in names:
-        mirror(js, stream, name, max_msgs=160)
-
-
-def fewer_per_subject(js, stream, names):
-    for name in names:
-        mirror(js, stream, name, max_msgs_per_subject=30)
-
-
 def with_a_hole(js, stream, names):
     plain(js, stream, names)
     for name in names:
         delete_messages(js, name, [140, 141, 299])
-
-
-def beginning_later(js, stream, names):
-    for name in names:
-        mirror(js, stream, name, mirror={"name": stream, "opt_start_seq": 101})
 
 
 def lagging(js, stream, names):
@@ -88,13 +73,6 @@ def filtered(js, stream, names):
         mirror(js, stream, name, wait=False, mirror=of)
 
 
-def filtered_by_all_but_few(js, stream, names):
-    js.client.requests([("strange", b"") for _ in range(3)])
-    fill(js, stream, 20, b"after")
-    for name in names:
-        mirror(js, stream, name, mirror={"name": stream, "filter_subject": f"{stream}.*"})
-
-
 def transforming_what_it_mirrors(js, stream, names):
     for name in names:
         transforms = [{"src": f"{stream}.*", "dest": f"{stream}.{{{{wildcard(1)}}}}.x"}]
@@ -107,19 +85,9 @@ def transforming_what_it_stores(js, stream, names):
         mirror(js, stream, name, subject_transform=to)
 
 
-def keeping_what_was_deleted(js, stream, names):
-    plain(js, stream, names)
-    delete_messages(js, stream, [*range(120, 161, 2), 200, 300])
-
-
 def keeping_what_was_purged(js, stream, names):
     plain(js, stream, names)
     js.purge(stream, None, 100)
-
-
-def keeping_what_was_replaced(js, stream, names):
-    plain(js, stream, names)
-    update(js, stream, max_msgs_per_subject=20)
 
 
 def older_than_the_stream(js, stream, names):
@@ -131,10 +99,8 @@ def older_than_the_stream(js, stream, names):
 
 
 KINDS = [
-    plain, holding_less, fewer_per_subject, with_a_hole, beginning_later, lagging, filtered,
-    filtered_by_all_but_few, transforming_what_it_mirrors, transforming_what_it_stores,
-    keeping_what_was_deleted, keeping_what_was_purged, keeping_what_was_replaced,
-    older_than_the_stream,
+    plain, with_a_hole, lagging, filtered, transforming_what_it_mirrors,
+    transforming_what_it_stores, keeping_what_was_purged, older_than_the_stream,
 ]  # fmt: skip
 
 

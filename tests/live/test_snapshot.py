@@ -8,11 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pyspark_jetstream import pinned
-from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read import snapshot
-from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 from ..kits.seeds import fresh
 from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
@@ -87,22 +84,6 @@ def test_equal_to_brute_force(
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("way", ["names", "back"])
-def test_far_away_a_snapshot_is_the_same(js, nats_server, new_stream, publish, monkeypatch, way):
-    """With many requests under way, answers of any size, and messages that are larger than most."""
-    monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
-    monkeypatch.setattr(Connection, "round_trip_s", property(lambda _: 10.0))
-    stream = new_stream()
-    sizes = {7: 300_000, 1500: 900_000, 2900: 900_000}
-    names = [f"{stream}.{i % 7}.{i}" for i in range(3000)]
-    publish([(name, bytes(sizes.get(i, 3))) for i, name in enumerate(names)])
-    fill(js, stream, names[::3], b"y")
-    options = {"stream": stream, "multiLast": f"{stream}.>"}
-    found = as_dict(rows(reader(nats_server, **options)))
-
-    assert found == reduced(stored(js, stream), [f"{stream}.>"], 4000)
 
 
 @pytest.mark.parametrize("way", ["names", "back"])
@@ -218,18 +199,6 @@ def test_a_past_that_is_gone_is_said(
         assert f"{stream}.new" not in found
 
 
-@pytest.mark.parametrize("way", ["names", "back"])
-def test_the_end_of_a_purged_stream(js, nats_server, new_stream, publish, monkeypatch, way):
-    """As of its end a stream whose head was purged before lacks nothing."""
-    monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
-    stream = new_stream()
-    publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(40)])
-    js.purge(stream, None, 31)
-    found = rows(reader(nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=40))
-
-    assert as_dict(found) == reduced(stored(js, stream), [">"], 40)
-
-
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 def test_a_point_before_the_first_message_is_said(
     js, nats_server, new_stream, publish, fail, caplog
@@ -302,20 +271,6 @@ def test_bad_input_is_found_on_the_driver(js, nats_server, new_stream, publish, 
         reader(nats_server, **given).partitions()
     assert caught.value.option == blamed
     assert "\n" not in str(caught.value)
-
-
-def test_subjects_that_the_stream_takes_no_more(js, nats_server, new_stream, publish):
-    """What was stored before the stream had other subjects is read."""
-    stream = new_stream()
-    publish([(f"{stream}.a", b"1"), (f"{stream}.a", b"2")])
-    config = js.stream_info(stream).config | {"subjects": [f"{stream}new.>"]}
-    js.call(f"STREAM.UPDATE.{stream}", config)
-
-    assert [
-        r["data"] for r in rows(reader(nats_server, stream=stream, multiLast=f"{stream}.*"))
-    ] == [b"2"]
-    one = {"servers": nats_server.url, "stream": stream, "nextBySubject": f"{stream}.*"}
-    assert [r["data"] for r in rows(JetStreamCallReader(parse_read(one)))] == [b"1"]
 
 
 # ── layouts, markers, headers ────────────────────────────────────────────────────────────────

@@ -135,17 +135,6 @@ def test_bytes_behind_info_are_an_error(certificates, server):
     assert proxy.heard == [b""]
 
 
-def test_bytes_behind_info_without_an_option(certificates, server, monkeypatch):
-    """It is an error too where only the server asks for TLS."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "ca.pem"))
-    with Proxy(server.port, lambda line: line + INJECTED) as proxy:
-        assert "memory" in account_info(options(server.url, **LOGIN))
-        error = refused(options(proxy.url, **LOGIN))
-
-    assert isinstance(error, TlsError)
-    assert set(proxy.heard) == {b""}
-
-
 def test_bytes_in_clear_while_tls_begins(certificates, server):
     """The same a moment later, in the middle of TLS's own handshake."""
     with Proxy(server.port, retort=INJECTED) as proxy:
@@ -261,18 +250,6 @@ def test_handshake_first_with_a_server_that_speaks_first(certificates, server, s
     assert "tlsHandshakeFirst" in str(error)
     assert {heard[:2] for heard in proxy.heard} == {b"\x16\x03"}
     assert not any(SECRET.encode() in heard for heard in proxy.heard)
-
-
-def test_a_server_that_waits_for_tls_is_told_apart(certificates):
-    """Without the option a server with `handshake_first` is an error that names it."""
-    with tls_server(certificates, "handshake_first: true", USERS) as server:
-        for given in ({}, {"tls_ca_file": str(certificates / "ca.pem")}):
-            error = refused(
-                options(server.url, **LOGIN | given, request_timeout_s=0.5, connect_timeout_s=1.0)
-            )
-
-            assert isinstance(error, NotConnectedError)
-            assert "whether it wants tlsHandshakeFirst" in str(error)
 
 
 def test_handshake_first_without_the_certificate_it_wants(certificates):

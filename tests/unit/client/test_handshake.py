@@ -266,18 +266,6 @@ def test_what_came_behind_an_info_that_asks_for_tls():
     assert told == [b""]
 
 
-def test_no_server_that_another_one_names_is_dialled():
-    """A server that names others, whether it lets in or not, sends nobody there."""
-    with socket.create_server(("127.0.0.1", 0)) as named:
-        named.settimeout(0.2)
-        urls = [f"127.0.0.1:{named.getsockname()[1]}"]
-        for answer in (b"PONG\r\n", b"-ERR 'maximum connections exceeded'\r\n"):
-            with suppress(NotConnectedError):
-                enter([info(connect_urls=urls), answer], token=Secret("hunter2"))
-        with pytest.raises(TimeoutError):
-            named.accept()
-
-
 @pytest.mark.parametrize("nonce", [7, ["x"]])
 def test_a_challenge_that_is_none(nonce):
     """What is no text is nothing to sign."""
