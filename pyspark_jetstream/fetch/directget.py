@@ -25,23 +25,22 @@ import pyarrow as pa
 
 from ..client import wire
 from ..client.connection import Client, away_s
-from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import (
     JetStreamError,
     NotConnectedError,
     ReadError,
-    ReadTimeoutError,
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
 from .call import behind
-from .dataloss import check_loss, is_read
+from .dataloss import is_read
 from .decoding.replies import Columns
-from .decoding.rows import Builder, RowBuilder
+from .decoding.rows import Builder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
 from .layout import Slice
-from .pace import FAR_S, appetite_of, busy_messages
+from .pace import FAR_S, busy_messages
+from .sessions import Attempt, Superseded
 
 logger = get_logger(__name__)
 
@@ -69,10 +68,6 @@ _FILTERED_MESSAGES: Final = 10_000
 _LEADERS: Final = 100
 """Messages that the leader is asked for one by one, where a mirror has answered in its place."""
 
-_FIRST_PAUSE_S: Final = 0.0001
-_LONGEST_PAUSE_S: Final = 0.05
-"""Before a request follows an answer that did not count: of a replica that lags."""
-
 _LOOK_S: Final = 1.0
 """Time-out of a look at the stream, beside the round trip."""
 
@@ -91,53 +86,21 @@ def read_direct(
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    reader = _RangeReader(client, read, builder or RowBuilder.of(read))
-    patience = Patience(
-        client.options.request_timeout_s, reader.last, _FIRST_PAUSE_S, _LONGEST_PAUSE_S
-    )
-    while reader.last < read.end:
-        try:
-            yield from reader.requests(patience)
-            why = "the replies end before the range"
-        except ForeignAnswerError as foreign:
-            yield from reader.of_leader()
-            why = str(foreign)
-        except (NotConnectedError, RequestTimeoutError) as error:
-            client.drop()
-            why = str(error)
-            if not error.retryable:
-                raise
-        if patience.progress(reader.last):
-            continue
-        if patience.over:
-            raise ReadTimeoutError(
-                read.stream,
-                read.partition or 0,
-                f"no progress beyond sequence {reader.last} of ({read.start}, {read.end}] within"
-                f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
-            )
-        patience.pause()
-    check_loss(JetStream(client), read, reader.rows)
+    return _RangeReader(client, read, builder).batches()
 
 
-class _RangeReader:
+class _RangeReader(Attempt):
     """Reads a range by requests, up to the position that is proven."""
 
-    def __init__(self, client: Client, read: Slice, builder: Builder) -> None:
-        self.last = read.start
-        """All up to here has become rows."""
-        self.rows = 0
-        self._client = client
-        self._appetite = appetite_of(client.options)
-        self._read = read
-        self._builder = builder
-
-    @property
-    def _js(self) -> JetStream:
-        return JetStream(self._client)
-
-    def requests(self, patience: Patience) -> Iterator[pa.RecordBatch]:
+    def _session(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
+        try:
+            yield from self._requests(patience)
+        except ForeignAnswerError as foreign:
+            yield from self._of_leader()
+            raise Superseded(str(foreign)) from foreign
+
+    def _requests(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         is_far = away_s(self._client.connection) >= FAR_S
         gets = Gets(self._client, self._read.stream)
         ready: list[pa.RecordBatch] = []
@@ -180,7 +143,7 @@ class _RangeReader:
         finally:
             gets.close()
 
-    def of_leader(self) -> Iterator[pa.RecordBatch]:
+    def _of_leader(self) -> Iterator[pa.RecordBatch]:
         """What follows, where a mirror answers in its place: of many by a consumer's deliveries."""
         from .pulling.alone import ConsumerRefusedError, OwnAttempt  # of mirrored streams alone
 
@@ -190,7 +153,6 @@ class _RangeReader:
             attempt = OwnAttempt(self._client, rest, self._builder)
             try:
                 yield from attempt.batches()
-                attempt.last = read.end
             except ConsumerRefusedError as refused:
                 logger.info("stream=%s is read from its leader: %s", read.stream, refused)
             finally:

@@ -139,7 +139,9 @@ class Gets:
             code, text = wire.status_of(frame.headers) if message is None else (0, "")
             if message is not None:  # whatever status it was stored with
                 if not message.batched:  # ADR-31: the first response, and nothing will follow
-                    raise self._unbatched(message)
+                    if message.stream != self._stream.encode():
+                        raise self._foreign(message)
+                    raise unsupported(self._connection.version, OLDEST, _CAPABILITY)
             elif code:
                 # What the server says next belongs to whoever reads on.
                 connection = self._connection
@@ -220,12 +222,6 @@ class Gets:
             self._buffer.extend(bytes(end))
         self._buffer[self._end : end] = chunk
         self._end = end
-
-    def _unbatched(self, message: Direct) -> Exception:
-        """The error for a message of a server that is too old for batches."""
-        if message.stream == self._stream.encode():
-            return unsupported(self._connection.version, OLDEST, _CAPABILITY)
-        return self._foreign(message)
 
     def _foreign(self, message: Direct | None) -> ForeignAnswerError:
         """The error for an answer of another stream, which is dropped."""

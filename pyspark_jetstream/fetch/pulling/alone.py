@@ -17,7 +17,6 @@ Where the server makes none (`ConsumerRefusedError`), another way has to read th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -29,25 +28,22 @@ from ...client import wire
 from ...client.acksubjects import ACKS
 from ...client.blocks import stored_before
 from ...client.connection import Client, Connection
-from ...client.jetstream import JetStream
 from ...client.patience import Patience
 from ...errors import (
     ApiError,
     JetStreamError,
     NotConnectedError,
     PermissionsError,
-    ReadTimeoutError,
-    RequestTimeoutError,
 )
 from ...sanitize import get_logger
-from ..dataloss import check_loss, is_read
+from ..dataloss import is_read
 from ..decoding.deliveries import Deliveries
-from ..decoding.rows import Builder, RowBuilder
+from ..decoding.rows import Builder
 from ..durable import create
 from ..layout import Slice
 from ..own import GROUP, new_name, own_config
-from ..pace import appetite_of
-from .pulls import LATE, SILENT, Pulls, Status, Superseded, status_of
+from ..sessions import Attempt, Superseded
+from .pulls import Pulls, Status, status_of
 
 logger = get_logger(__name__)
 
@@ -62,103 +58,60 @@ class ConsumerRefusedError(Exception):
     """The server makes no consumer for this user, none any more, or none to be pulled from so."""
 
 
-class OwnAttempt:
+class OwnAttempt(Attempt):
     """
-    The messages of a range, each exactly once, whatever happens to the consumer meanwhile.
+    The messages of a range, whatever happens to the consumer meanwhile.
 
     Args:
-        builder: makes something else of them than rows of the slice's partition.
         group: the priority group of the consumer.
     """
 
     def __init__(
         self, client: Client, read: Slice, builder: Builder | None = None, group: str = GROUP
     ) -> None:
-        self.last = read.start
-        """The last sequence handed on."""
-        self.rows = 0
-        self._read = read
+        super().__init__(client, read, builder)
         self._group = group
-        self._client = client
-        self._js = JetStream(client)
         self._consumer = ""
         """The consumer that was made and not deleted."""
         self._at: Connection | None = None
         """The connection on which it was made."""
-        self._builder = builder or RowBuilder.of(read)
         self._frames = Deliveries(read.include_headers)
-        self._appetite = appetite_of(client.options)
         self._delivered = 0
         """Deliveries the consumer has made up to `last`."""
-        self._is_done = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """
         The rows.
 
         Raises:
-            ReadTimeoutError: No message came within `requestTimeout`, although some should.
-            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
             ConsumerRefusedError: The server makes no consumer, or takes no pulls from it.
         """
-        read = self._read
-        if read.end <= read.start:
-            return
         try:
-            yield from self._sessions()
+            yield from super().batches()
         except PermissionsError as error:
             raise ConsumerRefusedError(str(error)) from error
         finally:
             self._let_go()
-        check_loss(self._js, read, self.rows)
-
-    def _sessions(self) -> Iterator[pa.RecordBatch]:
-        """Sessions until the range is read."""
-        read, client = self._read, self._client
-        patience = Patience(client.options.request_timeout_s, self.last)
-        why = "no message came"
-        while True:
-            try:
-                yield from self._session(patience)
-            except Superseded as reason:
-                why = str(reason)
-            except (NotConnectedError, RequestTimeoutError) as error:
-                client.drop()
-                why = str(error)
-                if not error.retryable:
-                    raise
-            if self._is_done:
-                return
-            if not patience.progress(self.last) and patience.over:
-                raise ReadTimeoutError(
-                    read.stream,
-                    read.partition or 0,
-                    f"no progress beyond sequence {self.last} of ({read.start}, {read.end}] within"
-                    f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
-                )
-            logger.info(
-                "reopening stream=%s partition=%d last=%d why=%s",
-                read.stream, read.partition or 0, self.last, why,
-            )  # fmt: skip
-            patience.pause()
 
     def _session(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         """Pulls until the range is read, or until something ends the session."""
         pending = self._make()
         if not pending and self._is_read():
-            self._is_done = True
+            self.last = self._read.end
             return
         self._delivered = 0
         self._frames.clear()
-        read = self._read
-        pulls = Pulls(self._client, read.stream, self._consumer, self._group, self._appetite)
+        pulls = Pulls(self._client, self._read.stream, self._consumer, self._group, self._appetite)
         pulls.budget = self._wanted()
         try:
-            yield from self._pull(pulls, patience)
-        except NotConnectedError:
-            self._appetite.shrink()
-            yield from self._rest()
-            raise
+            yield from self._pull(pulls, patience.timeout_s)
+        except (ConsumerRefusedError, NotConnectedError, Superseded) as error:
+            if isinstance(error, NotConnectedError):
+                self._appetite.shrink()
+            if len(self._frames):  # what came before a status counts before what that says
+                yield from self._flush()
+            if not self._is_done:
+                raise
         finally:
             pulls.close()
 
@@ -202,22 +155,21 @@ class OwnAttempt:
             return read.end - self.last
         return min(read.end - self.last, max(1, read.expected - self.rows))
 
-    def _pull(self, pulls: Pulls, patience: Patience) -> Iterator[pa.RecordBatch]:
+    def _pull(self, pulls: Pulls, timeout_s: float) -> Iterator[pa.RecordBatch]:
         frames, connection = self._frames, pulls.connection
         may_scan = False
         """Whether a message has come, by which others are cut."""
-        deadline = patience.deadline
         while True:
             pulls.ask()
             if frames.full or (len(frames) and pulls.open <= 0):
-                yield from self._hand_on(pulls)
-                deadline = time.monotonic() + patience.timeout_s
+                yield from self._flush()
                 if self._is_done:
                     return
+                pulls.note_away()  # while Spark had the batch nobody read what came
                 if pulls.budget <= 0 and pulls.open <= 0:
                     # Fewer in the range than planned are left before `last`, more behind.
                     pulls.budget = min(self._read.end - self.last, _FEW_MESSAGES)
-            pulls.ask()
+                continue
             if may_scan and self._scan(pulls):
                 continue
             received, where = wire.next_frame(connection.buffer, connection.pos)
@@ -225,18 +177,7 @@ class OwnAttempt:
                 if len(frames) and frames.reaches(self._read.end):
                     yield from self._flush()
                     return
-                why = pulls.wait(deadline, where)
-                if why:
-                    if why == LATE:
-                        self._appetite.shrink()
-                    yield from self._rest()
-                    if self._is_done:
-                        return
-                    if why == SILENT:
-                        from ..survey import check_answers  # of reads that stand still alone
-
-                        check_answers(self._js, self._read.stream)
-                    raise Superseded(why)
+                pulls.wait(where, timeout_s)
                 continue
             connection.pos = where
             if isinstance(received, wire.Control):
@@ -246,18 +187,7 @@ class OwnAttempt:
                 frames.add(received, stored_before(received.headers))
                 pulls.count(1, frames.last)
             elif received.sid == pulls.sid:
-                if len(frames) and not self._ends(received):
-                    # What came before a status counts before what the status says.
-                    yield from self._hand_on(pulls)
-                    deadline = time.monotonic() + patience.timeout_s
-                    if self._is_done:
-                        return
                 self._heed(received, pulls)
-
-    def _hand_on(self, pulls: Pulls) -> Iterator[pa.RecordBatch]:
-        """The batch of what came. While Spark has it nobody reads what the pulls bring."""
-        yield from self._flush()
-        pulls.note_away()
 
     def _scan(self, pulls: Pulls) -> bool:
         """Takes what has come of messages; whether a batch is to be made of them."""
@@ -267,27 +197,16 @@ class OwnAttempt:
             pulls.count(len(frames) - had, frames.last)
         return frames.full or bool(len(frames) and pulls.open <= 0)
 
-    def _ends(self, frame: wire.Frame) -> bool:
-        """Whether a status says no more than that a pull has brought what it should."""
-        return status_of(*wire.status_of(frame.headers)) is Status.ENDED
-
     def _heed(self, frame: wire.Frame, pulls: Pulls) -> None:
         """Does what a status asks for, or raises."""
         code, text = wire.status_of(frame.headers)
         status, words = status_of(code, text), f"{code} {text}".strip()
-        if status is Status.HEARTBEAT:
-            pulls.beats()
-        elif status in (Status.ENDED, Status.TOO_LARGE):
-            pulls.end_pull(status, frame.headers)
-        elif status in (Status.REFUSED, Status.UNKNOWN):  # as where `max_request_batch` is small
+        if status is Status.ENDED:
+            pulls.end_pull(frame.headers)
+        elif status is Status.REFUSED:  # as where `max_request_batch` is small
             raise ConsumerRefusedError(f"consumer '{self._consumer}' refuses pulls: {words}")
-        else:
+        elif status is not Status.OPEN:
             raise Superseded(words)
-
-    def _rest(self) -> Iterator[pa.RecordBatch]:
-        """Remaining rows of a session that ends."""
-        if len(self._frames):
-            yield from self._flush()
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         """Gathered messages as a record batch, after the checks that make them ours."""
@@ -307,13 +226,12 @@ class OwnAttempt:
         self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
         self._appetite.grow()
-        self._is_done = self.last >= read.end
         if batch.num_rows:
             yield batch
         if last.pending == 0 and not self._is_done:
             if not self._is_read():
                 raise Superseded(f"the consumer sees nothing after sequence {self.last} yet")
-            self._is_done = True
+            self.last = read.end
 
     def _is_read(self) -> bool:
         """

@@ -17,50 +17,48 @@ from ...client.connection import Client
 from ...errors import NotConnectedError
 from ...sanitize import get_logger
 from ..pace import FAR_S, Appetite, busy_messages, publishers_of, pull_bytes, pulls_ahead
+from ..sessions import Superseded
 
 logger = get_logger(__name__)
 
-PULL_EXPIRES_S: Final = 30.0
-HEARTBEAT_S: Final = 1.0
+_EXPIRES_S: Final = 30.0
 
 _PULL_MESSAGES: Final = 20_000
 """Messages of one pull at the most; two pulls are open, far from the server more (`pace`)."""
 
 _SILENCE_S: Final = 4.0
-"""Without a heartbeat for so long the server has forgotten the pulls, or never saw them."""
+"""Without a message for so long the server has forgotten the pulls, or never saw them."""
+
+_LOOK_S: Final = 1.0
+"""Longest wait for bytes at one time."""
 
 
 # ── what a status says ───────────────────────────────────────────────────────────────────────
 
 
 class Status(Enum):
-    """The server's statuses of a pull."""
+    """What a status of the server says of its pull."""
 
-    HEARTBEAT = "it is open"
+    OPEN = "it is open"
     ENDED = "it brings no more: it expired, or has brought all there was, or all it asked for"
-    TOO_LARGE = "the next message is larger than what it has left of its bytes"
-    UNPINNED = "the consumer is pinned to somebody else, or to nobody"
+    LOST = "the consumer goes to another server, or nobody answers for it now"
+    OTHER = "it ended, for a reason that is not in the table"
     REFUSED = "the consumer takes no such pulls"
-    MOVED = "the consumer goes to another server, or its server stops"
-    AWAY = "nobody answers for the consumer: it is gone, or its leader is elected"
-    ENDED_OTHERWISE = "it ended, for a reason that is not in the table"
-    UNKNOWN = "nothing that a pull is answered"
 
 
 _STATUSES: Final = (
-    (100, "", Status.HEARTBEAT),
+    (100, "", Status.OPEN),
     (404, "", Status.ENDED),
     (408, "", Status.ENDED),
-    (409, "Message Size Exceeds MaxBytes", Status.TOO_LARGE),
+    (409, "Message Size Exceeds MaxBytes", Status.ENDED),
     (409, "Batch Completed", Status.ENDED),
     (409, "Exceeded", Status.REFUSED),
     (409, "push based", Status.REFUSED),
-    (409, "Leadership Change", Status.MOVED),
-    (409, "Server Shutdown", Status.MOVED),
-    (409, "Consumer Deleted", Status.AWAY),
-    (409, "", Status.ENDED_OTHERWISE),
-    (423, "", Status.UNPINNED),
-    (wire.NO_RESPONDERS, "", Status.AWAY),
+    (409, "Leadership Change", Status.LOST),
+    (409, "Server Shutdown", Status.LOST),
+    (409, "Consumer Deleted", Status.LOST),
+    (409, "", Status.OTHER),
+    (wire.NO_RESPONDERS, "", Status.LOST),
 )
 """Code, what is in the text, and what it means: the first row that fits counts."""
 
@@ -68,14 +66,10 @@ _STATUSES: Final = (
 def status_of(code: int, text: str) -> Status:
     """Meaning of a status for its pull."""
     fits = (status for number, words, status in _STATUSES if number == code and words in text)
-    return next(fits, Status.UNKNOWN)
+    return next(fits, Status.REFUSED)
 
 
 # ── one session ──────────────────────────────────────────────────────────────────────────────
-
-
-class Superseded(Exception):
-    """The session cannot go on; another one of the same attempt may."""
 
 
 class Pulls:
@@ -89,11 +83,7 @@ class Pulls:
         """Messages that open pulls may still bring."""
         self.budget = 0
         """Messages that are still to be asked for."""
-        self._fields = {
-            "expires": round(PULL_EXPIRES_S * 1e9),
-            "idle_heartbeat": round(HEARTBEAT_S * 1e9),
-            "group": group,
-        }
+        self._fields = {"expires": round(_EXPIRES_S * 1e9), "group": group}
         self._subject = f"{client.options.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = self.connection.new_inbox()
         self.sid = self.connection.subscribe(self._inbox)
@@ -101,16 +91,17 @@ class Pulls:
         largest = self.connection.max_payload + (64 << 10)
         self._largest = max(pull_bytes(self.connection.round_trip_s), largest)
         self._bytes = appetite.limit(self._largest)
-        self._is_too_large = False
+        self._is_vain = False
         """
-        Whether the next message is larger than a pull's bytes: it was stored under a larger
+        Whether a pull has ended without a message: the next one may have been stored under a larger
         `max_payload`. The next pull is for it alone, without a limit.
         """
         self._publishers = publishers_of(client.options, stream)
         self._delay_s = client.options.max_publish_delay_s
         self._known = 0
         """Messages that the stream had for this consumer, those that were read included."""
-        self._heard = self._quiet_since = time.monotonic()
+        self._heard = time.monotonic()
+        """When a message came last, or somebody began to wait for one."""
 
     def close(self) -> None:
         """Lets go of what is open: the server forgets a pull that finds no interest."""
@@ -123,16 +114,16 @@ class Pulls:
         """Sends the pulls that may be open now."""
         # As many if they are small because an answer broke off: all together are to be fewer.
         most, enough = self._most(), 0
-        if not self._is_too_large:
+        if not self._is_vain:
             ahead = pulls_ahead(self.connection.round_trip_s, self._largest)
             enough = ahead * most + most // 4
         asked = b""
         while self.budget > 0 and self.open <= enough:
-            batch = 1 if self._is_too_large else min(self.budget, most)
+            batch = 1 if self._is_vain else min(self.budget, most)
             body = {"batch": batch, **self._fields}
-            if not self._is_too_large:
+            if not self._is_vain:
                 body["max_bytes"] = self._bytes
-            self._is_too_large = False
+            self._is_vain = False
             asked += wire.pub(self._subject, json.dumps(body).encode(), self._inbox)
             self.open += batch
             self.budget -= batch
@@ -144,7 +135,7 @@ class Pulls:
         Messages that may be outstanding. From far away the line bounds them, unless somebody has
         said what publishers may wait.
         """
-        is_calm = self._publishers.are_calm(self._quiet_since)
+        is_calm = self._publishers.are_calm(self._heard)
         if self._delay_s is None and (is_calm or self.connection.round_trip_s >= FAR_S):
             return _PULL_MESSAGES
         return min(_PULL_MESSAGES, busy_messages(self._delay_s))
@@ -152,60 +143,30 @@ class Pulls:
     def count(self, messages: int, last: DeliveryFacts) -> None:
         """Counts messages that have come, by the facts of the last of them."""
         self.open -= messages
-        self._quiet_since = time.monotonic()
+        self._heard = time.monotonic()
         before, self._known = self._known, last.delivery + last.pending
-        self._publishers.seen(before, self._known, self._quiet_since)
+        self._publishers.seen(before, self._known, self._heard)
 
     def note_away(self) -> None:
         """Nobody has been waiting until now for what comes."""
-        self._quiet_since = time.monotonic()
+        self._heard = time.monotonic()
 
-    def end_pull(self, status: Status, headers: bytes) -> None:
-        """
-        A pull has ended, with what it has not brought.
-
-        Raises:
-            Superseded: It should not have.
-        """
+    def end_pull(self, headers: bytes) -> None:
+        """A pull has ended, with what it has not brought."""
         fields = dict(wire.parse_headers(headers))
         left = wire.number_of(fields.get("Nats-Pending-Messages", "0"))
-        if status is Status.TOO_LARGE and fields.get("Nats-Pending-Bytes") == str(self._bytes):
-            # It has brought nothing, so no pull of these bytes ever will.
-            self._is_too_large = True
+        self._is_vain = fields.get("Nats-Pending-Bytes") == str(self._bytes)
         self.open -= left
         self.budget += left
-        if not left:
-            self.beats()
 
-    def beats(self) -> None:
+    def wait(self, need: int, timeout_s: float) -> None:
         """
-        A pull is open.
+        Reads until `need` more bytes have come, for a moment at the most.
 
         Raises:
-            Superseded: There have been nothing but heartbeats for long.
+            Superseded: No message has come for long, or for `timeout_s`.
         """
-        if time.monotonic() - self._quiet_since > 3 * HEARTBEAT_S:
-            raise Superseded("nothing but heartbeats came")
-
-    def wait(self, deadline: float, need: int) -> str:
-        """
-        Reads until `need` more bytes have come, for a heartbeat's time at the most.
-
-        Returns:
-            Why there is nothing to be waited for; "" where there may be.
-        """
-        connection, now = self.connection, time.monotonic()
-        unread = len(connection.buffer) - connection.pos
-        connection.fill(min(deadline, now + HEARTBEAT_S), need)
-        if len(connection.buffer) - connection.pos > unread:
-            self._heard = time.monotonic()
-        elif now >= deadline:  # and nothing had come by then
-            return LATE
-        elif time.monotonic() - max(self._heard, self._quiet_since) > _SILENCE_S:
-            return SILENT
-        return ""
-
-
-LATE: Final = "the deadline passed"
-SILENT: Final = "the pulls stayed without an answer"
-"""Not even heartbeats: they are forgotten."""
+        now, silence_s = time.monotonic(), min(_SILENCE_S, timeout_s)
+        if now - self._heard > silence_s:
+            raise Superseded("the pulls stayed without a message")
+        self.connection.fill(now + min(_LOOK_S, silence_s), need)

@@ -175,11 +175,11 @@ class ClaimPulls:
             return
         code, text = wire.status_of(frame.headers)
         status = status_of(code, text)
-        if status is Status.HEARTBEAT:
+        if status is Status.OPEN:
             return
         del self.open[frame.sid]
         self._left -= self.room(partition)
-        if status in (Status.ENDED, Status.MOVED, Status.AWAY):
+        if status in (Status.ENDED, Status.LOST):
             return  # the look behind the claim says whether its consumer is gone
         raise ReadError(
             consumer.stream,
