@@ -152,17 +152,6 @@ class Layout:
             return ()
         return tuple(p.filter for p in self if p.filter is not None)
 
-    def telling(self, index: int | None) -> tuple[Callable[[str], int | None] | None, str]:
-        """
-        Classifier of the messages of partition `index` among those of their stream, None where
-        their subjects' common beginning ("" if nothing is known) suffices; and that beginning.
-        """
-        of = self.partitions[index].filter if index is not None else None
-        if of is None:
-            return self.classifier(), ""
-        beginning = subjects.literal_beginning(of)
-        return None if of == f"{beginning}{subjects.REST}" else self.classifier(), beginning
-
     def classifier(self) -> Callable[[str], int | None] | None:
         """
         Subject → partition index (None for a subject of no partition), for reads that see a
@@ -192,6 +181,20 @@ def _transforms(config: Mapping[str, Any]) -> Iterator[str]:
         for transform in source.get("subject_transforms") or []:
             if transform.get("dest"):
                 yield transform["dest"]
+
+
+_OTHERWISE: Final = "If its transforms disagree, read it as one with subject"
+
+
+def _partitionings(
+    stream: str, configs: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, int, str]]:
+    """Transforms of a stream that make partitions: destination, number, and filter of one."""
+    from ..mapping.calls import find_partition  # what plans alone comes here
+
+    for destination in _transforms(configs.get(stream, {})):
+        if (found := find_partition(destination)) is not None:
+            yield destination, *found
 
 
 def stream_names(template: str, partitions: int) -> list[str]:
@@ -227,36 +230,20 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
         names = stream_names(options.stream, noted) if noted is not None else [first, *others]
         return Layout.of_numbers(names)
     count, template = options.partitions or None, options.partition_subject
-    derived: tuple[int, int] | None = None
     if not options.subjects:
-        for destination in _transforms(configs.get(options.stream, {})):
-            from ..mapping.calls import find_partition  # what plans alone comes here
-
-            partitioning = find_partition(destination)
-            if partitioning is None:
-                continue
-            n, pattern = partitioning
-            if derived is not None and derived != (n, subjects.partition_token(pattern)):
-                raise OptionError(
-                    "partitions",
-                    f"stream '{options.stream}' has transforms that disagree on its partitions,"
-                    f" such as '{destination}'; name the ones to read with partitions and"
-                    " partitionSubject, or read it as one with subject",
-                )
-            derived = (n, subjects.partition_token(pattern))
+        for destination, n, pattern in _partitionings(options.stream, configs):
             if count is not None and count != n:
                 raise OptionError(
                     "partitions",
                     f"stream '{options.stream}' maps to '{destination}', which makes {n}"
-                    f" partitions, not {count}; leave the option out or make it {n}",
+                    f" partitions, not {count}; leave the option out or make it {n}. {_OTHERWISE}",
                 )
-            if template is not None and subjects.partition_token(
-                template
-            ) != subjects.partition_token(pattern):
+            token = subjects.partition_token(pattern)
+            if template is not None and subjects.partition_token(template) != token:
                 raise OptionError(
                     "partitionSubject",
-                    f"'{template}' has the partition in another token than '{destination}', the"
-                    f" transform of stream '{options.stream}'; '{pattern}' would fit",
+                    f"'{template}' has the partition in another token than '{destination}', a"
+                    f" transform of stream '{options.stream}'; '{pattern}' would fit. {_OTHERWISE}",
                 )
             count, template = n, template or pattern
     if count is not None and count > 1 and template is None:

@@ -209,8 +209,7 @@ class RowBuilder:
         only: sequences; what others have is dropped before it costs much.
         partition: whose rows they are; None for those of all partitions.
         classify: gives the partition of a subject, None for one of none. Without it all messages
-            belong to `partition` that begin as its do.
-        mine: how the subjects of `partition` begin, which is cheaper to compare.
+            belong to `partition`.
     """
 
     def __init__(
@@ -221,7 +220,6 @@ class RowBuilder:
         only: pa.Array | None = None,
         partition: int | None = 0,
         classify: Callable[[str], int | None] | None = None,
-        mine: str = "",
     ) -> None:
         self.stream = stream
         self.schema = arrow_schema(include_headers)
@@ -232,7 +230,6 @@ class RowBuilder:
         self._classify = None
         if classify is not None:
             self._classify = lru_cache(_KNOWN_SUBJECTS)(lambda subject: classify(raw(subject)))
-        self._mine = mine.encode()
         self.odd = 0
         """Rows so far whose message was stored with something else than headers."""
         self._parsed = lru_cache(_HEADERS_CACHED)(_parsed)
@@ -248,21 +245,19 @@ class RowBuilder:
             layout: tells whose a message is, where the slice holds others' messages as well.
             only: sequences, as the class has them.
         """
-        classify, mine = layout.telling(read.partition) if layout is not None else (None, "")
         return cls(
             read.stream,
             read.include_headers,
             read.on_invalid_subject,
             only,
             read.partition,
-            classify=classify,
-            mine=mine,
+            layout.classifier() if layout is not None else None,
         )
 
     @property
     def takes_all(self) -> bool:
         """Whether all messages of a range become rows, whatever their subjects are."""
-        return self._classify is None and not self._mine
+        return self._classify is None
 
     def batch(self, messages: Columns, after: int, upto: int) -> pa.RecordBatch:
         """The messages with `after < sequence <= upto` that belong to the partition."""
@@ -298,8 +293,6 @@ class RowBuilder:
             wanted += [pc.greater(sequences, after), pc.less_equal(sequences, upto)]
         if self._only is not None:
             wanted.append(pc.is_in(sequences, value_set=self._only))
-        if self._mine:
-            wanted.append(pc.starts_with(messages.subjects, self._mine))
         if self._classify is not None:
             distinct = messages.subjects.dictionary_encode()
             codes = pa.array(map(self._classify, distinct.dictionary.to_pylist()), pa.int32())

@@ -78,7 +78,6 @@ def test_several_filters_are_partitions():
     assert layout.shares_stream and not resolve(subject="a").shares_stream
     assert layout.named_filters == layout.filters(None) == ("f.2.*", "a", "g.>")
     assert layout.filters(1) == ("a",)
-    assert layout.telling(2)[1] == "g."
 
 
 def test_the_streams_layout():
@@ -200,28 +199,6 @@ def test_partitions_need_a_place():
 def test_configurations_without_a_layout(config):
     """A stream whose configuration tells no layout is one partition."""
     assert len(resolve(config)) == 1
-
-
-@pytest.mark.parametrize(
-    ("template", "subject", "told"),
-    [
-        ("f.{partition}.>", "f.1.a", True),
-        ("f.{partition}.*", "f.1.a.b", False),
-        ("f.*.{partition}.>", "f.a.2.b", False),
-        ("f.{partition}", "f.10", False),
-    ],
-)
-def test_where_a_beginning_tells_the_partition(template, subject, told):
-    """A beginning tells the partition where its filter is that and anything behind it."""
-    layout = resolve(partitions="12", partitionSubject=template)
-    classify = layout.classifier()
-
-    assert classify is not None
-    by, beginning = layout.telling(1)
-    assert (by is None) is told
-    assert layout.telling(None)[0] is not None
-    assert subject.startswith(beginning)
-    assert (classify(subject) == 1) is told
 
 
 def test_each_stream_is_partition_0_of_itself():

@@ -1,7 +1,5 @@
 """Replies into Arrow, against a slow decoder that looks at one message at a time."""
 
-import random
-
 import pyarrow as pa
 import pytest
 
@@ -16,11 +14,7 @@ from pyspark_jetstream.fetch.decoding.rows import (
 )
 from pyspark_jetstream.subjects import raw
 
-from ....kits.messages import PREFIX, SID, Message, random_messages
-from ....kits.seeds import fresh
-
-SEEDS = [1, 2, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
+from ....kits.messages import PREFIX, SID, Message
 
 
 def columns(messages, headers=False):
@@ -28,20 +22,6 @@ def columns(messages, headers=False):
     found = cut(b"".join(m.got(0, 9) for m in messages), PREFIX, "S")
     assert found is not None
     return found.columns(headers)
-
-
-@pytest.mark.parametrize("headers", [False, True], ids=["plain", "headers"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_direct_rows_of_one_beginning(seed, headers):
-    """With a beginning given, messages of other subjects are left out."""
-    rng = random.Random(seed)
-    messages = random_messages(rng, 150)
-    mine = messages[0].subject[:1]
-    builder = RowBuilder("S", headers, partition=3, mine=mine)
-    batch = builder.batch(columns(messages, headers), 0, 2**63 - 1)
-
-    assert batch.schema == arrow_schema(headers)
-    assert batch.to_pylist() == [m.row(3, headers) for m in messages if m.subject.startswith(mine)]
 
 
 def test_schema_is_sparks():
