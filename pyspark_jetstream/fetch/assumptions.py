@@ -35,23 +35,24 @@ def gone(name: str, info: ConsumerInfo | None, created: str) -> str | None:
     return None
 
 
-def edit_of(
+def misfit_of(
     wanted: Mapping[str, Any], info: ConsumerInfo, ignored: Collection[str] = ()
 ) -> str | None:
     """
-    Edits of a consumer since it was made; None where there are none.
+    What of a consumer is not as its query makes it; None where there is no such thing.
 
     Args:
         ignored: fields of the configuration that may differ.
     """
-    differing = [each for each in changed_fields(wanted, info.config) if each[0] not in ignored]
-    if not differing:
-        return None
-    now = ", ".join(
-        f"{in_words(key, has)} where it was made with {in_words(key, needs)}"
-        for key, has, needs in differing
-    )
-    return f"the consumer '{info.name}' was edited: it has {now}"
+    differing = []
+    for key, default in (_MATTERS | {key: None for key in _SETTLING if key in wanted}).items():
+        has, needs = info.config.get(key, default), wanted.get(key, default)
+        filled = key in _FILLED and needs in (0, -1)
+        same = has == needs or filled or (key in _UNLIMITED and has in (0, -1))
+        if not same and key not in ignored:
+            said = f"{_in_words(key, has)} where its query needs {_in_words(key, needs)}"
+            differing.append(said)
+    return f"the consumer '{info.name}' has {', '.join(differing)}" if differing else None
 
 
 def pause_of(info: ConsumerInfo) -> str | None:
@@ -69,21 +70,7 @@ def resumed_by(command: Callable[[str], str], stream: str, consumer: str) -> str
     return f"{command(words)} ends it"
 
 
-def changed_fields(
-    wanted: Mapping[str, Any], config: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    """The fields of a consumer's configuration that differ: name, what it has, what was set."""
-    fields = _MATTERS | {key: None for key in _SETTLING if key in wanted}
-    differing = []
-    for key, default in fields.items():
-        has, needs = config.get(key, default), wanted.get(key, default)
-        filled = key in _FILLED and needs in (0, -1)
-        if has != needs and not filled and not (key in _UNLIMITED and has in (0, -1)):
-            differing.append((key, has, needs))
-    return differing
-
-
-def in_words(key: str, value: Any) -> str:
+def _in_words(key: str, value: Any) -> str:
     """A field of a consumer's configuration, as errors say it."""
     if key == "deliver_subject":
         return f"deliver_subject '{value}', a push consumer" if value else "a pull consumer"

@@ -1,4 +1,4 @@
-"""The durable consumer of a partition: its configuration, and the error if it was edited."""
+"""The durable consumer of a partition: its configuration, and the way out if it has another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ApiError, ConsumerEditedError, ReadError
+from ..errors import ApiError, ReadError
 
 if TYPE_CHECKING:
     from ..client.info import ConsumerInfo
@@ -103,19 +103,18 @@ def refused(stream: str, partition: int, consumer: str, error: ApiError) -> Read
     )
 
 
-def edited(of: Durable, edit: str) -> ConsumerEditedError:
-    """The error for a query's consumer whose configuration was changed."""
-    what = way_back(of.stream, of.name, of.retention == "limits")
-    detail = f"{edit}. Its position would not be the query's; {what}"
-    return ConsumerEditedError(of.stream, of.partition, detail)
-
-
 def way_back(
     stream: str, consumer: str, is_spare: bool, command: Callable[[str], str] = "`{}`".format
 ) -> str:
-    """The way out of an edit; `command` as `ConnectionOptions` has it."""
-    what = "set it back (`nats consumer edit`)"
+    """The way out of another configuration; `command` as `ConnectionOptions` has it."""
+    what = (
+        "set it back (`nats consumer edit`; its ack_policy by the stream's retention), or choose"
+        " another prefix"
+    )
     if is_spare:
         remove = command(f"nats consumer rm {stream} {consumer}")
-        return f"{what}, or delete it ({remove}): the query makes it anew, and nothing is lost"
+        return (
+            f"{what}. If no other program reads by it, you may delete it ({remove}): the query"
+            " makes it anew, and nothing is lost"
+        )
     return f"{what}, and do not delete it: the stream keeps messages for it alone"

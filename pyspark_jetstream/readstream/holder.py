@@ -55,6 +55,8 @@ class Silence:
     """Time for which nobody was at a seat, as one sees it who looks at it again and again."""
 
     def __init__(self) -> None:
+        self.kept_s = 0.0
+        """Seconds that the seat is kept for one that is silent."""
         self._since = self._looked = -math.inf
         self._had_pin = False
 
@@ -65,18 +67,14 @@ class Silence:
             self._since = now
             self._had_pin = bool(info.pinned_id)
         self._looked = now
-        enough_s = min(kept_s(info), _GONE_S if self._had_pin else math.inf)
+        self.kept_s = float(info.config.get("priority_timeout", 0)) / 1e9
+        enough_s = min(self.kept_s, _GONE_S if self._had_pin else math.inf)
         return not is_held and now - self._since >= enough_s
 
     @property
     def silent_s(self) -> float:
         """Seconds, as of the last look."""
         return max(0.0, self._looked - self._since) if self._since > -math.inf else 0.0
-
-
-def kept_s(info: ConsumerInfo) -> float:
-    """Seconds that a seat is kept for one that is silent."""
-    return float(info.config.get("priority_timeout", 0)) / 1e9
 
 
 class Holder:
@@ -204,41 +202,21 @@ class Holder:
                 not fall silent within `priorityTimeout`; names the query.
             ReadError: The server refuses to make one.
         """
-        seats = self._seats
-        if seats.is_prepared or seats.layout.is_several:
+        seats, began = self._seats, time.monotonic()
+        if seats.is_prepared or not seats.layout:
             return False
-        seats.expect(start)
-        while True:
-            self._admit(start.query)
-            if seats.sit(start, infos, resumed) is not None:
-                break
-        self._place(start, infos)
-        return True
-
-    def _admit(self, query: str) -> None:
-        """Waits until the first seat falls free, if another query has it."""
-        began, first = time.monotonic(), self._first()
-        while first is not None and (owner := _other(first, query)) is not None:
-            now, name = time.monotonic(), first.name
-            if self._silence.is_free(first, now):
-                logger.warning("consumer=%s was that of %s, of which nothing is heard", name, owner)
-                return
-            if now - began > kept_s(first) + _GONE_S:
+        while not self._may_sit(start, not resumed, infos):
+            if (
+                self._other is not None
+                and time.monotonic() - began > self._silence.kept_s + _GONE_S
+            ):
                 raise OptionError(
                     "consumer",
-                    f"'{name}' is that of {owner}, which reads: give this query another consumer,"
-                    " or both standby=true, and the second one waits for the first",
+                    f"'{seats.names[0][1]}' is that of {self._other}, which reads: give this query"
+                    " another consumer, or both standby=true, and the second one waits for the"
+                    " first",
                 )
-            time.sleep(_LOOK_S)
-            first = self._first()
-
-    def _first(self) -> ConsumerInfo | None:
-        """The first seat; None where it is not there."""
-        return self._js.consumer_infos(self._seats.names[:1])[0]
-
-    def _place(self, start: Offset, infos: Mapping[str, StreamInfo]) -> None:
-        self._seats.place(start, infos)
-        self._proved = -math.inf
+        return True
 
     def lose(self, error: QueryFencedError) -> None:
         """Another query has the seats: this one gives up all, and waits for its turn."""
@@ -288,37 +266,48 @@ class Holder:
 
     def _may_sit(self, own: Offset, is_new: bool, infos: Mapping[str, StreamInfo]) -> bool:
         """One look at the first seat; makes all this run's own if it may."""
-        seats = self._seats
+        seats, standby = self._seats, self._options.standby
         seats.expect(own)
-        first = self._first()
-        if first is None and not (is_new or self._proved is not None or _has_read(own)):
-            return self._wait("nobody has made the consumers by which it could see where to go on;"
-                " start the query that read last first, or this one with a new"
-                " checkpointLocation")  # fmt: skip
-        if first is None and self._proved is None and self._other is not None:
-            return self._wait(f"the consumers are gone, and {self._other} is to make them anew")
-        self._other = other = _other(first, own.query) if first is not None else None
+        first = self._js.consumer_infos(seats.names[:1])[0]
+        if standby and first is None and self._proved is None:
+            if not is_new and not _has_read(own):
+                return self._wait("nobody has made the consumers by which it could see where to go"
+                    " on; start the query that read last first, or this one with a new"
+                    " checkpointLocation")  # fmt: skip
+            if self._other is not None:
+                return self._wait(f"they are gone, and {self._other} is to make them anew")
+        owner = Owner.of(first.config) if first is not None else None
+        self._other = other = owner if owner and owner.query not in ("", own.query) else None
         if first is not None and other is not None:
             if not self._silence.is_free(first, time.monotonic()):
                 return self._wait(f"{other} reads")
-            if None in self._js.consumer_infos(seats.names):
+            if not standby and any(info.retention != "limits" for info in infos.values()):
+                raise OptionError(
+                    "consumer",
+                    f"'{first.name}' is that of {other}, which has another checkpoint: give this"
+                    " query another consumer. If that query is not to go on, delete its consumers"
+                    f" (`nats consumer rm`); what only it had not read goes then",
+                )
+            if standby and None in self._js.consumer_infos(seats.names):
                 return self._wait(f"{other} is to make its consumers anew")
         stood = seats.sit(own, infos, not is_new and other is None)
         if stood is None:
             return self._wait("another query was faster")
-        sequences = tuple(
-            mine if at is None else max(at, mine) if _has_read(own) else at
-            for at, mine in zip(stood, own.sequences, strict=True)
-        )
-        made = {name: infos[name].created for name in own.streams} if other else own.streams
-        self._taken = replace(own, sequences=sequences, streams=made)
+        if standby:
+            sequences = tuple(
+                mine if at is None else max(at, mine) if _has_read(own) else at
+                for at, mine in zip(stood, own.sequences, strict=True)
+            )
+            made = {name: infos[name].created for name in own.streams} if other else own.streams
+            self._taken = replace(own, sequences=sequences, streams=made)
         if other is not None:
             logger.warning(
-                "standby: consumer=%s: %s reads from now on, in place of %s, of which nothing was"
-                " heard for %.1f s",
+                "consumer=%s: %s reads from now on, in place of %s, of which nothing was heard for"
+                " %.1f s",
                 seats.prefix, seats.me, other, self._silence.silent_s,
             )  # fmt: skip
-        self._place(self._onward(own), infos)
+        seats.place(self._onward(own), infos)
+        self._proved = -math.inf
         return True
 
     def _onward(self, own: Offset) -> Offset:
@@ -338,8 +327,7 @@ class Holder:
             self._taken = None
             return own
         return replace(
-            own, sequences=sequences, streams=created, idle=frozenset(), resumed=(), marks={},
-            consumers={},
+            own, sequences=sequences, streams=created, marks={}, consumers={},
         )  # fmt: skip
 
     def _wait(self, why: str) -> bool:
@@ -347,7 +335,7 @@ class Holder:
         now = time.monotonic()
         if now - self._said >= _SAYS_EVERY_S:
             self._said = now
-            logger.info("standby: consumer=%s waits: %s", self._seats.prefix, why)
+            logger.info("consumer=%s waits: %s", self._seats.prefix, why)
         time.sleep(_LOOK_S / 2)
         return False
 
@@ -363,10 +351,4 @@ class Holder:
 
 def _has_read(own: Offset) -> bool:
     """Whether a checkpoint is of a query that has read something."""
-    return own.sequences != own.base or bool(own.resumed)
-
-
-def _other(first: ConsumerInfo, query: str) -> Owner | None:
-    """The other query whose seat the first one is; None where it is this one's, or nobody's."""
-    owner = Owner.of(first.config)
-    return owner if owner is not None and owner.query not in ("", query) else None
+    return own.sequences != own.base

@@ -162,12 +162,8 @@ def shared_by(values: Values) -> Sharing | None:
     ):
         if name in values:
             raise OptionError(name, f"{why}; this query has priorityPolicy={policy}")
-    if "maxDeliver" in values and "deadLetterSubject" not in values:
-        why = "required with maxDeliver, such as rejected.{subject}"
-        raise OptionError("deadLetterSubject", why)
-    if "deadLetterSubject" in values and "maxDeliver" not in values:
-        why = "does nothing without maxDeliver; give maxDeliver, or leave it out"
-        raise OptionError("deadLetterSubject", why)
+    needs(values, "maxDeliver", "deadLetterSubject")
+    needs(values, "deadLetterSubject", "maxDeliver")
     letters = values["deadLetterSubject"]
     for subject in filter(subjects.is_literal, values["subject"] if letters is not None else ()):
         problem = template_fault(letters, subject)

@@ -238,11 +238,10 @@ class Pins:
         sid = connection.subscribe(f"{inbox}.*")
         with self._changed:
             seats = self._seats
-            for seat in seats:  # one may have been dealt a message whose way here was cut
-                seat.pull = _Pull()
-                seat.move = seat.at if seat.move is None and not seat.id else seat.move
+            for seat in seats:  # what was sent or dealt may have been lost with the connection
+                seat.pull, seat.move = _Pull(), seat.at
         while self._thread is not None and self._seats is seats:
-            connection.send(self._due(seats, inbox))
+            self._send_due(connection, seats, inbox)
             while connection.poll():
                 pass
             while (frame := connection.next_frame(float("-inf"))) is not None:
@@ -254,8 +253,11 @@ class Pins:
                 bell.heard()
         connection.unsubscribe(sid)
 
-    def _due(self, seats: Sequence[_Seat], inbox: str) -> bytes:
-        """What is to be sent now."""
+    def _send_due(self, connection: Connection, seats: Sequence[_Seat], inbox: str) -> None:
+        """
+        Sends what is due now. The lock is held until it is sent: a reset that the driver makes
+        itself comes behind it.
+        """
         now, open_s = time.monotonic(), self._options.term_s / 3
         group, sent = self._options.priority_group, list[bytes]()
         api = f"{self._options.connection.api_prefix}.CONSUMER"
@@ -274,7 +276,7 @@ class Pins:
                 asked |= {"max_bytes": 1, "id": seat.id} if seat.id else {}
                 body = json.dumps(asked).encode()
                 sent.append(wire.pub(f"{api}.MSG.NEXT.{of}", body, f"{inbox}.{seat.pull.token}"))
-        return b"".join(sent)
+            connection.send(b"".join(sent))
 
     def _take(self, seats: Sequence[_Seat], frame: wire.Frame) -> None:
         """Notes the end of a pull; ignores anything else, and what belongs to no open pull."""

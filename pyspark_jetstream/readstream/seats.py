@@ -28,14 +28,13 @@ from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.versions import RESETS
-from ..errors import ApiError
-from ..fetch.assumptions import edit_of, gone
-from ..fetch.durable import Durable, consumer_config, create, edited, refused
+from ..errors import ApiError, ConsumerEditedError, OptionError
+from ..fetch.assumptions import gone, misfit_of
+from ..fetch.durable import Durable, consumer_config, create, refused, way_back
 from ..fetch.layout import Layout
 from ..fetch.owner import FILTER, Owner
 from ..sanitize import get_logger
 from .driver import PausedConsumers
-from .fitting import check_fits, position_of, updated
 from .offsets import Offset
 from .options import SourceOptions
 from .pins import Pins
@@ -48,9 +47,10 @@ _EXISTS: Final = 10148
 
 class Seats:
     """
-    The consumers of all partitions of one query; several streams have none.
+    The consumers of all partitions of one query.
 
     Args:
+        layout: without partitions where several streams are read.
         lost: told of each loss, as that of `WatchedStreams`.
     """
 
@@ -145,8 +145,7 @@ class Seats:
             has the first one by now.
 
         Raises:
-            OptionError: A consumer of that name is of another kind, or the only one that knows what
-                another query has not read.
+            OptionError: A consumer of that name is of another kind.
             DataLossError: One is gone, or is another one, for which its stream kept messages
                 (`failOnDataLoss`).
             ReadError: The server refuses to make one.
@@ -155,8 +154,6 @@ class Seats:
         found = self._js.consumer_infos(self.names)
         self.made = self.made if resumed else {}
         for durable, info in zip(durables, found, strict=True):
-            if info is not None:
-                check_fits(durable, info, None if self._options.standby else self.me)
             made = self.made.get(durable.partition)
             if made is None and resumed and durable.retention == "interest":
                 # The first batch is planned before there are consumers: its offset knows of none.
@@ -177,7 +174,7 @@ class Seats:
             if now is not None and durable.retention == "interest":
                 self.made.setdefault(durable.partition, now.created)
         return [
-            None if was is None or now is None else position_of(durable, now, infos[durable.stream])
+            None if was is None or now is None else _stood_at(durable, now, infos[durable.stream])
             for durable, was, now in zip(durables, found, there, strict=True)
         ]
 
@@ -210,7 +207,7 @@ class Seats:
         there by now stays as it is where the action is `create`.
         """
         wanted = [
-            (d.stream, consumer_config(d) if info is None else updated(d, info))
+            (d.stream, consumer_config(d) if info is None else _updated(d, info))
             for d, info in zip(durables, found, strict=True)
         ]
         try:
@@ -232,7 +229,7 @@ class Seats:
         stream keeps messages, those that are paused, and the one that says who holds the query; or
         all of them.
         """
-        if not self.prefix or self.layout.is_several:
+        if not self.prefix:
             return {}
         at = {*self._paused.until, *([0] if self._options.standby else [])}
         is_whole = all_ or self.keeps_messages or bool(self.made)
@@ -265,8 +262,11 @@ class Seats:
             else:  # the one counts that is to be made
                 self.made.pop(of.partition, None)
                 self.is_prepared = False
-        if info is not None and (edit := edit_of(consumer_config(of), info)):
-            raise edited(of, edit)
+        if info is not None and (misfit := misfit_of(consumer_config(of), info)):
+            what = f"{misfit}; {way_back(of.stream, of.name, of.retention == 'limits')}"
+            if self.is_prepared:
+                raise ConsumerEditedError(of.stream, of.partition, what)
+            raise OptionError("consumer", f"stream '{of.stream}': {what}")
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
@@ -334,3 +334,20 @@ def _is_of(offset: Offset, partition: int, info: StreamInfo) -> bool:
     """Whether the stream still holds, under the offset's sequences, what was read there."""
     same = info.created == offset.streams[info.name]
     return same and offset.sequences[partition] <= info.last_seq
+
+
+def _stood_at(durable: Durable, info: ConsumerInfo, stream: StreamInfo) -> int:
+    """The last sequence that the query of a seat has committed and settled, or an earlier one."""
+    if durable.retention == "workqueue":
+        return max(0, stream.first_seq - 1)
+    if durable.retention == "interest":
+        return info.ack_floor
+    return max(0, info.stream_seq - (1 if info.consumer_seq else 0))  # dealt with the pin
+
+
+def _updated(durable: Durable, info: ConsumerInfo) -> dict[str, Any]:
+    """The configuration that is there, with the owner and the timeout of this run."""
+    wanted = consumer_config(durable)
+    metadata = (info.config.get("metadata") or {}) | wanted["metadata"]
+    timeout = wanted["priority_timeout"]
+    return info.config | {"metadata": metadata, "priority_timeout": timeout}

@@ -302,7 +302,7 @@ MISTAKES = {
     ),
     "somebody else's consumer": Mistake(
         lambda at: stream(**at.on("plain", stream="S", consumer="mine"), **SOON),
-        "OptionError", "has a consumer 'mine-0' with ack_policy", "choose another prefix",
+        "OptionError", "the consumer 'mine-0' has ack_policy", "choose another prefix",
     ),
     # ── the checkpoint ──
     "Kafka's checkpoint": Mistake(

@@ -107,7 +107,7 @@ def test_a_consumer_is_edited(js, place, reading, retention):
     reader = reading(of)
     edit(js, of.streams[0], name_of(reader), ack_wait=10**10)
     of.publish(10)
-    with pytest.raises(ConsumerEditedError, match="ack_wait 10000000000 where it was made with"):
+    with pytest.raises(ConsumerEditedError, match="ack_wait 10000000000 where its query needs"):
         eventually(lambda: reader.step() and None)
     edit(js, of.streams[0], name_of(reader), ack_wait=365 * 86_400 * 10**9)
     reader.restart()

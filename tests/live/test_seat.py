@@ -58,7 +58,7 @@ THERE = {
 NO_GROUP = {"priority_policy": None, "priority_groups": None}
 OTHERS = {
     "push": (NO_GROUP | {"deliver_subject": "to.me"}, "deliver_subject 'to.me', a push consumer"),
-    "no group": (NO_GROUP, "no priority_policy where this query needs priority_policy 'pinned_"),
+    "no group": (NO_GROUP, "no priority_policy where its query needs priority_policy 'pinned_"),
     "another group": ({"priority_groups": ["jobs"]}, "priority_groups ['jobs'] where"),
     "another policy": ({"priority_policy": "overflow"}, "priority_policy 'overflow' where"),
     "another ack policy": ({"ack_policy": "explicit"}, "ack_policy 'explicit' where"),
@@ -121,7 +121,7 @@ def test_a_consumer_of_another_query(js, new_stream, publish, query, caplog, ret
     if retention == "limits":
         two.batch()
         assert two.sequences == [1, 2, 3]
-        assert "was that of query" in caplog.text and "'first'" in caplog.text
+        assert "in place of query" in caplog.text and "'first'" in caplog.text
     else:
         with pytest.raises(OptionError, match=f"{named} .*, which has another checkpoint"):
             two.batch()

@@ -27,15 +27,15 @@ SHARED = {"priority_policy": "overflow", "priority_groups": ["spark"]}
 KINDS = [
     ({"deliver_subject": "x"}, {}, "consumer", "push consumer"),
     ({}, {}, "consumer", "no priority_policy where"),
-    (SHARED | {"priority_groups": ["other"]}, {}, "priorityGroup", "groups .'other'. where"),
-    (SHARED | {"priority_groups": ["spark", "more"]}, {}, "priorityGroup", "'more'. where"),
-    (SHARED | {"priority_policy": "pinned_client"}, {}, "priorityPolicy", "'pinned_client' where"),
-    (SHARED, {"priorityPolicy": "prioritized"}, "priorityPolicy", "policy 'overflow' where"),
+    (SHARED | {"priority_groups": ["other"]}, {}, "consumer", "groups .'other'. where"),
+    (SHARED | {"priority_groups": ["spark", "more"]}, {}, "consumer", "'more'. where"),
+    (SHARED | {"priority_policy": "pinned_client"}, {}, "consumer", "'pinned_client' where"),
+    (SHARED, {"priorityPolicy": "prioritized"}, "consumer", "policy 'overflow' where"),
     (SHARED | {"ack_policy": "all"}, {}, "consumer", "ack_policy"),
     (SHARED | {"filter_subject": "f"}, {}, "consumer", "filter_subject"),
     (SHARED | {"max_deliver": 3}, {}, "consumer", "max_deliver"),
-    (SHARED, {"ackWait": "7s"}, "ackWait", "leave the option out"),
-    (SHARED, {"maxAckPending": 7}, "maxAckPending", "leave the option out"),
+    (SHARED, {"ackWait": "7s"}, "consumer", "leave the option out"),
+    (SHARED, {"maxAckPending": 7}, "consumer", "leave the option out"),
     (SHARED | {"max_ack_pending": 5}, {"minAckPending": 6}, "minAckPending", "never reached"),
 ]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
-from ...fetch.assumptions import edit_of, pause_of, resumed_by
+from ...fetch.assumptions import misfit_of, pause_of, resumed_by
 from ...fetch.dataloss import Sign, loss_of
 from ...fetch.durable import DESCRIPTION, Durable, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
@@ -145,7 +145,7 @@ def add_consumer(
         retention=retention,
     )  # fmt: skip
     of_query = name if is_shared else re.sub(r"-\d+$", "", name)  # one command for all partitions
-    if not is_shared and (edit := edit_of(consumer_config(made), info)):
+    if not is_shared and (edit := misfit_of(consumer_config(made), info)):
         mend = way_back(stream, name, retention == "limits", command)
         report.problems.append(f"consumer {stream}/{name}: {edit}; {mend}")
     if pause := pause_of(info):

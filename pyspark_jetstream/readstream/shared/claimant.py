@@ -29,7 +29,7 @@ from ...errors import (
     StreamNotFoundError,
     further,
 )
-from ...fetch.assumptions import changed_fields, edit_of, in_words
+from ...fetch.assumptions import misfit_of
 from ...fetch.durable import create, refused
 from ..options import Sharing
 from .claimpulls import ClaimPulls
@@ -47,20 +47,11 @@ _IN_TIME: Final = 3
 _TUNABLE: Final = frozenset({"max_ack_pending", "headers_only"})
 """Fields that an operator may change under queries that share: they change none of their rows."""
 
-_OPTIONS: Final = {
-    **dict.fromkeys(("deliver_subject", "ack_policy", "max_deliver"), "consumer"),
-    **dict.fromkeys(("filter_subject", "filter_subjects"), "consumer"),
-    "priority_groups": "priorityGroup",
-    "priority_policy": "priorityPolicy",
-    "ack_wait": "ackWait",
-    "max_ack_pending": "maxAckPending",
-}
-"""
-Settings that a consumer that is there must have as this query would make it, and the options that
-errors name for them; the last two only where they were given.
-"""
-
-_TUNED: Final = ("ackWait", "maxAckPending")
+_FREE: Final = frozenset(
+    {"deliver_policy", "replay_policy", "headers_only", "backoff"}
+    | {"max_batch", "max_expires", "max_bytes", "rate_limit_bps"}
+)
+"""Fields in which a consumer that is there may differ from one that this query would make."""
 
 _TOO_MANY_PENDING: Final = 10121
 """err_code of JSConsumerMaxPendingAckExcessErrF."""
@@ -103,7 +94,8 @@ class Claimant:
             info = infos.get(consumer.number)
             if info is None:
                 info = self._create(consumer, starts[consumer.number])
-            self._check(consumer, info)
+            self.joined.pop(consumer.number, None)
+            self.check(consumer, info)
             self.joined[consumer.number] = info
         configs = [info.config for info in self.joined.values()]
         waits = [c.get("backoff") or [c.get("ack_wait") or own] for c in configs]
@@ -151,20 +143,42 @@ class Claimant:
             if info is not None
         }
 
-    def check_edited(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
+    def check(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
         """
         Raises:
-            ConsumerEditedError: The consumer delivers otherwise than when this query joined it.
+            OptionError: The consumer cannot be shared in the way the options say.
+            ConsumerEditedError: It delivers otherwise than when this query joined it.
         """
-        edit = edit_of(self.joined[consumer.number].config, info, ignored=_TUNABLE)
-        if edit is not None:
-            raise ConsumerEditedError(
-                consumer.stream,
-                consumer.number,
-                f"{edit}. Queries that share it would read other messages, or each"
-                " other's; set it back (`nats consumer edit`), or start them again with it."
-                " What another filter leaves out the consumer has passed over, and does not"
-                f" deliver by itself any more{further('guides/sharing')}",
+        joined = self.joined.get(consumer.number)
+        if joined is not None:
+            misfit = misfit_of(joined.config, info, _TUNABLE)
+            if misfit is not None:
+                raise ConsumerEditedError(
+                    consumer.stream,
+                    consumer.number,
+                    f"{misfit}. Queries that share it would read other messages, or each"
+                    " other's; set it back (`nats consumer edit`), or start them again with it."
+                    " What another filter leaves out the consumer has passed over, and does not"
+                    f" deliver by itself any more{further('guides/sharing')}",
+                )
+            return
+        sharing = self._sharing
+        unasked = {"ack_wait": "ackWait", "max_ack_pending": "maxAckPending"}
+        free = _FREE | {field for field, option in unasked.items() if option not in sharing.asked}
+        if misfit := misfit_of(self._config(consumer, None), info, free):
+            raise OptionError(
+                "consumer",
+                f"stream '{consumer.stream}': {misfit}; leave the option out that asks for it,"
+                " choose another name, or change it for all who share it (`nats consumer edit`)."
+                " For max_deliver there is option maxDeliver",
+            )
+        minimum = sharing.min_ack_pending
+        maximum = int(info.config.get("max_ack_pending") or 0)
+        if minimum is not None and 0 < maximum < minimum:
+            raise OptionError(
+                "minAckPending",
+                f"{minimum} is never reached: consumer '{consumer.name}' of stream"
+                f" '{consumer.stream}' has max_ack_pending {maximum}",
             )
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
@@ -202,35 +216,6 @@ class Claimant:
             if error.err_code == _TOO_MANY_PENDING:
                 raise OptionError("maxAckPending", error.description) from None
             raise refused(consumer.stream, consumer.number, consumer.name, error) from None
-
-    def _check(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
-        """
-        Raises:
-            OptionError: The consumer cannot be shared in the way the options say.
-        """
-        sharing, config = self._sharing, info.config
-        at = f"consumer '{consumer.name}' of stream '{consumer.stream}'"
-        for key, has, needs in changed_fields(self._config(consumer, None), config):
-            option = _OPTIONS.get(key)
-            if option is None or (option in _TUNED and option not in sharing.asked):
-                continue
-            remedy = "choose another name, or change it for all who share it"
-            if option in _TUNED:
-                remedy = "leave the option out, or change it for all who share it"
-            elif key == "max_deliver":
-                remedy = "the server drops a message after so many; use option maxDeliver"
-            raise OptionError(
-                option if has is not None else "consumer",
-                f"{at} has {in_words(key, has)} where this query needs {in_words(key, needs)};"
-                f" {remedy} (`nats consumer edit`)",
-            )
-        minimum = sharing.min_ack_pending
-        maximum = int(config.get("max_ack_pending") or 0)
-        if minimum is not None and 0 < maximum < minimum:
-            raise OptionError(
-                "minAckPending",
-                f"{minimum} is never reached: {at} has max_ack_pending {maximum}",
-            )
 
     def _sweep(
         self, connection: Connection, claims: dict[int, list[Claim]], limit: int, wait_s: float

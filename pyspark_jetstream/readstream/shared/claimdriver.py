@@ -138,8 +138,7 @@ class ClaimDriver(Driver):
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = self._fitting(ClaimedOffset.from_json(end))
-        replayed = self._planned is None or self._planned[1] != upto
-        if replayed:  # of the run before, from the write-ahead log
+        if self._planned is None or self._planned[1] != upto:  # of the run before
             self._join(upto)
             before = self._offset(start)
             if before is not None:
@@ -148,12 +147,12 @@ class ClaimDriver(Driver):
                 sequences = upto.sequences(consumer.partition)
                 ack(self._client, consumer, sequences, IN_PROGRESS)
                 self._beats.hold(consumer, sequences)
-        return self._tasks(upto, replayed)
+        return self._tasks(upto)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Nothing: what Spark tells here, `latest` knew a batch earlier."""
 
-    def _tasks(self, upto: ClaimedOffset, replayed: bool) -> list[ReadTask]:
+    def _tasks(self, upto: ClaimedOffset) -> list[ReadTask]:
         """The tasks of a batch, which depend on its offset alone."""
         options = self._options
         total = max(1, sum(map(upto.count, upto.claims)))
@@ -161,11 +160,6 @@ class ClaimDriver(Driver):
         for name in sorted(upto.claims, key=int):
             consumer = self.claimant.consumers[int(name)]
             info = self._infos[consumer.stream]
-            others_from = None
-            if info.retention != "limits":
-                # Of a replay any claim may have passed to somebody else; otherwise only one that
-                # somebody had before, who may be back and acknowledge it.
-                others_from = 1 if replayed else 2
             whole = ClaimedRead(
                 partition=consumer.number,
                 stream=consumer.stream,
@@ -177,7 +171,6 @@ class ClaimDriver(Driver):
                 include_headers=options.needs_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
-                others_from=others_from,
             )
             is_there = info.created == upto.streams.get(consumer.stream)
             wanted = -(-(options.cut.min_partitions or 0) * upto.count(name) // total)
@@ -337,7 +330,7 @@ class ClaimDriver(Driver):
                 anew = True
                 self._lost_consumer(consumer, "is gone" if info is None else "was made anew")
             else:
-                self.claimant.check_edited(consumer, info)
+                self.claimant.check(consumer, info)
         if anew:
             self._make()
         self._seen = {

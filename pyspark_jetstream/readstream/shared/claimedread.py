@@ -47,11 +47,6 @@ class ClaimedRead(Slice):
 
     claims: Claims
     """By number of deliveries."""
-    others_from: int | None = None
-    """
-    Deliveries from which on a claim may be missing without loss, because somebody else may have
-    acknowledged it, which removes it; None where acknowledged messages stay in the stream.
-    """
 
     def __repr__(self) -> str:
         return f"<ClaimedRead {self.expected} of {self.stream}>"
@@ -61,14 +56,6 @@ class ClaimedRead(Slice):
         ranges = runs(claims, 0)
         start, end = ranges[0][0] - 1, ranges[-1][1]
         return replace(self, claims=claims, start=start, end=end, expected=length(ranges))
-
-    @property
-    def excusable(self) -> int:
-        """Number of its messages that may be missing without loss."""
-        minimum = self.others_from
-        if minimum is None:
-            return 0
-        return sum(length(ranges) for count, ranges in self.claims.items() if count >= minimum)
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """
@@ -89,17 +76,14 @@ class ClaimedRead(Slice):
 
     def _claimed(self, client: Client) -> Iterator[pa.RecordBatch]:
         sequences, deliveries = _columns(self.claims)
-        rows, missing = 0, self.excusable  # of those that may be missing, until they come
         gathered: list[pa.RecordBatch] = []
-        there = size = 0  # rows and bytes of these
+        rows = there = size = 0  # all, and rows and bytes of these
         for batch in _batches(client, self, sequences):
             if len(self.claims) == 1:
                 counts = deliveries[: batch.num_rows]
             else:
                 counts = deliveries.take(pc.index_in(batch.column("sequence"), sequences))
             rows += batch.num_rows
-            if self.others_from is not None:
-                missing -= pc.sum(pc.greater_equal(counts, self.others_from)).as_py()
             gathered.append(batch.append_column(pa.field("deliveries", pa.int32()), counts))
             there, size = there + batch.num_rows, size + gathered[-1].nbytes
             if there >= MAX_BATCH_ROWS or size >= MAX_BATCH_BYTES:
@@ -107,13 +91,13 @@ class ClaimedRead(Slice):
                 gathered, there, size = [], 0, 0
         if gathered:
             yield _together(gathered)
-        if missing:
+        if rows != self.expected:
+            # On `interest` and `workqueue` streams it went with an ack of whoever had it, too.
             logger.info(
-                "stream=%s partition=%d: %d of %d claims were acknowledged meanwhile, by whoever"
-                " had them before or got them after the ack wait",
-                self.stream, self.partition, missing, self.expected,
+                "stream=%s partition=%d: %d of %s claimed messages are there",
+                self.stream, self.partition, rows, self.expected,
             )  # fmt: skip
-        check_loss(JetStream(client), self, rows + missing)
+        check_loss(JetStream(client), self, rows)
 
 
 def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -246,13 +246,13 @@ OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid")}
     ("changes", "problem"),
     [
         ({}, None),
-        ({"headers_only": False}, "it has headers_only False where it was made with headers_only"),
-        ({"priority_policy": "overflow"}, "priority_policy 'overflow' where it was made with"),
+        ({"headers_only": False}, "has headers_only False where its query needs headers_only"),
+        ({"priority_policy": "overflow"}, "priority_policy 'overflow' where its query needs"),
         ({"description": "pyspark-jetstream, shared", "headers_only": True}, None),
         ({"metadata": {}, "headers_only": False}, None),
         ({"metadata": OWNED | {FILTER: "S.x"}}, None),
-        ({"metadata": OWNED | {FILTER: "S.y"}}, "'S.x' where it was made with filter_subject 'S.y"),
-        ({"metadata": OWNED | {FILTER: ""}}, "'S.x' where it was made with no filter_subject"),
+        ({"metadata": OWNED | {FILTER: "S.y"}}, "'S.x' where its query needs filter_subject 'S.y"),
+        ({"metadata": OWNED | {FILTER: ""}}, "'S.x' where its query needs no filter_subject"),
     ],
 )
 def test_a_consumer_that_was_edited(changes, problem) -> None:
