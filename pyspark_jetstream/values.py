@@ -151,6 +151,11 @@ class Starting:
     streams: Mapping[str, Mapping[int, int | str]] = field(default_factory=dict)
     """`sequences` of each stream where a read has several."""
 
+    def of(self, partition: int, stream: str) -> int | str:
+        """What is said of a partition, or of the only one of a stream."""
+        said = self.sequences.get(partition, self.word)
+        return self.streams.get(stream, {}).get(0, said)
+
 
 def text(value: str) -> str:
     """A word, not empty."""

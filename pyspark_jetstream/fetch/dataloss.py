@@ -35,6 +35,7 @@ _ONCE_MORE: Final = "with failOnDataLoss=false what may be other messages now is
 class Sign(Enum):
     """What shows a loss; the value says it in short."""
 
+    DELETED = "stream was deleted"
     ANEW = "stream was made anew"
     SHORTER = "stream was taken back to an older copy"
     REMOVED = "messages left the stream unread"
@@ -49,15 +50,21 @@ class Loss(NamedTuple):
     """The fact, its place, and its consequence."""
 
 
-def loss_of(info: StreamInfo, created: str, position: int, replaced: bool = False) -> Loss | None:
+def loss_of(
+    info: StreamInfo | None, created: str, position: int, replaced: bool = False
+) -> Loss | None:
     """
     What shows that a stream cannot be read on from a position.
 
     Args:
-        info: the stream now.
+        info: the stream now; None where one of several is not there any more.
         created: creation time of the stream that was read.
         replaced: whether another message stands where one was known (`replaced`).
     """
+    if info is None:
+        return Loss(
+            Sign.DELETED, f"the stream of {created} was deleted, with what was not read of it"
+        )
     first, last = info.first_seq - 1, info.last_seq
     if info.created != created:
         return Loss(

@@ -34,11 +34,11 @@ _ASKED: Final = 64
 _TOGETHER: Final = 16
 """Messages that a leader is asked for at one time; they come whole."""
 
+_TRIES: Final = 8
+"""Counts by which the end of a batch is found at the most."""
+
 _SECOND_S: Final = 3.0
 """Longest time between the answers to one request."""
-
-_STRAYS: Final = 64
-"""Places of subjects that no partition takes of which the log has each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,42 +70,13 @@ class _StreamInfos(dict[str, StreamInfo]):
         raise StreamNotFoundError(f"STREAM.INFO.{name}", 404, STREAM_NOT_FOUND, "deleted")
 
 
-class _Search:
-    """Search for the end of `wanted` of a span's messages, by counts of its beginnings."""
-
-    def __init__(self, span: Span, available: int, wanted: int) -> None:
-        self.span = span
-        self.low, self.low_count = span.start, 0
-        """The last sequence known not to be too far, and the messages up to there."""
-        self._high, self._high_count = span.end, available
-        self._wanted = wanted
-
-    @property
-    def is_over(self) -> bool:
-        """Whether `low` is near enough."""
-        enough = self._wanted - self._wanted // 10
-        return self._high - self.low <= 1 or self.low_count >= enough
-
-    @property
-    def guess(self) -> int:
-        """The sequence to try next."""
-        return planning.next_cut(
-            self.low, self.low_count, self._high, self._high_count, self._wanted
-        )
-
-    def counted(self, guess: int, count: int) -> None:
-        """Notes how many messages lie up to the guess."""
-        if count > self._wanted:
-            self._high, self._high_count = guess, count
-        else:
-            self.low, self.low_count = guess, count
-
-
 class Survey:
     """Answers about the streams of one query."""
 
     def __init__(self, client: Client, options: StreamOptions) -> None:
         self.js = JetStream(client)
+        self.known: tuple[str, ...] = ()
+        """Streams of several that a query has read: each is asked for that a listing leaves out."""
         self._options = options
         self._layout: Layout | None = None
 
@@ -155,13 +126,6 @@ class Survey:
                 names = []
             raise error.near(names) from None
 
-    def set_layout(self, layout: Layout) -> None:
-        """
-        Goes on with these partitions. Of several streams some come and some go, and a checkpoint
-        may have other partitions than the options say.
-        """
-        self._layout = layout
-
     def _first_layout(self, several: Several) -> Layout:
         infos = self._several(several)
         for name in several.names:
@@ -177,7 +141,7 @@ class Survey:
         listed: dict[str, StreamInfo | None] = {}
         if not known or len(known) > _ASKED:
             listed = self.js.streams_listed(several.takes())
-            known = known or list(self._layout.streams if self._layout is not None else ())
+            known = known or list(self.known)
         infos = {name: info for name, info in listed.items() if info is not None}
         # One that a listing leaves out may be there.
         asked = [name for name in dict.fromkeys([*known, *listed]) if name not in infos]
@@ -212,7 +176,7 @@ class Survey:
 
     def has_begun(self, info: StreamInfo) -> bool:
         """Whether a stream that came has reached the sequence, or the moment, that it begins at."""
-        first = self._options.starting.streams.get(info.name, {}).get(0)
+        first = self._options.starting.of(0, info.name)
         is_there = not isinstance(first, int) or first <= info.last_seq + 1
         return is_there and not self.is_early(info)
 
@@ -257,8 +221,7 @@ class Survey:
         layout = of if of is not None else self.layout
         for partition in layout:
             info = infos[partition.stream]
-            word = where.sequences.get(partition.index, where.word)
-            word = where.streams.get(partition.stream, {}).get(0, word)
+            word = where.of(partition.index, partition.stream)
             if (moment := where.moment) is not None:
                 if partition.stream not in by_time:
                     text = moment.rfc3339(info.now)
@@ -357,22 +320,21 @@ class Survey:
         classify, at = layout.classifier(), subjects.partition_token(template)
         assert classify is not None
         beyond: dict[str, int] = {}
-        strays: dict[str, str] = {}
+        strays, stray = 0, ""
         _, pages = self.js.listed(info.name, [all_ or subjects.REST])
         for subject, count in chain.from_iterable(page.items() for page in pages):
             if classify(subject) is not None:
                 continue
-            token = subject.split(".")[at] if is_named else ""
-            if not is_named or token.isdigit():
+            if not is_named or subject.split(".")[at].isdigit():
                 beyond[subject] = count
-            elif len(strays) < _STRAYS:
-                strays.setdefault(subjects.with_partition(template, token), subject)
-        for place, subject in strays.items():
+            else:
+                strays, stray = strays + count, stray or subject
+        if strays:
             logger.warning(
-                "stream=%s: no partition reads messages on '%s', because subject '%s' has no"
-                " partition's number in its place. Publish them with one, or set subject to"
-                " read all",
-                info.name, place, subject,
+                "stream=%s: no partition reads %d messages, the first on '%s', because their"
+                " subjects have no partition's number in its place. Publish them with one, or set"
+                " subject to read all",
+                info.name, strays, stray,
             )  # fmt: skip
         if beyond:
             self._left_out(
@@ -383,39 +345,28 @@ class Survey:
                 " left out"
             )
 
-    def cuts(
-        self, wanted: Sequence[tuple[Span, int, int]], infos: Mapping[str, StreamInfo]
-    ) -> list[int]:
+    def cut(self, span: Span, there: int, wanted: int, infos: Mapping[str, StreamInfo]) -> int:
         """
-        For each span, of which so many messages are available and so many are wanted, the sequence
-        up to which about those lie.
-
-        Never more than are wanted where the server can count, but at least one. Of all spans the
-        server is asked at one time: a few round trips for each step, however many they are.
+        The sequence up to which about `wanted` of the `there` messages of a span lie: never more
+        than are wanted where the server can count, but at least one.
         """
-        searches = [_Search(*each) for each in wanted]
-        counted = [search for search in searches if self.counts_exactly(infos[search.span.stream])]
-        for _ in range(8):
-            open_ = [search for search in counted if not search.is_over]
-            if not open_:
+        low, low_count, high, high_count = span.start, 0, span.end, there
+        enough = wanted - wanted // 10
+        for _ in range(_TRIES):
+            if high - low <= 1 or low_count >= enough:
                 break
-            guesses = [search.guess for search in open_]
-            spans = [
-                replace(search.span, end=guess)
-                for search, guess in zip(open_, guesses, strict=True)
-            ]
-            counts = self.counts(spans, infos)
-            for search, guess, count in zip(open_, guesses, counts, strict=True):
-                search.counted(guess, count or 0)
-        few = [search for search in counted if not search.low_count]
-        firsts = self.js.next_messages([_behind(each.span, each.span.start) for each in few])
-        for search, first in zip(few, firsts, strict=True):
-            end = search.span.end
-            search.low = min(first.sequence, end) if first is not None else end
-        return [
-            search.low if self.counts_exactly(infos[search.span.stream]) else search.guess
-            for search in searches
-        ]
+            guess = planning.next_cut(low, low_count, high, high_count, wanted)
+            if not self.counts_exactly(infos[span.stream]):
+                return guess
+            count = self.counts([replace(span, end=guess)], infos)[0] or 0
+            if count > wanted:
+                high, high_count = guess, count
+            else:
+                low, low_count = guess, count
+        if low_count:
+            return low
+        (first,) = self.js.next_messages([_behind(span, span.start)])
+        return min(first.sequence, span.end) if first is not None else span.end
 
     def _empty(self, spans: Sequence[Span]) -> list[bool]:
         """

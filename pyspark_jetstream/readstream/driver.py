@@ -77,6 +77,8 @@ class Driver(ABC):
     def __init__(self, options: SourceOptions) -> None:
         self.report: dict[str, Any] = {}
         """The figures behind the last plan, by partition."""
+        self._told: set[tuple[str, int, str]] = set()
+        """Losses that the log has, with `failOnDataLoss=false`."""
         self._options = options
         self._client = Client(options.connection, at_start=True)
         try:
@@ -92,7 +94,7 @@ class Driver(ABC):
 
     @property
     def _layout(self) -> Layout:
-        """The partitions of the batch that is planned or read; of several streams they change."""
+        """The partitions of a new query."""
         return self._survey.layout
 
     @abstractmethod
@@ -178,8 +180,10 @@ class Driver(ABC):
             )  # fmt: skip
 
     def _lost(self, stream: str, partition: int, what: str) -> None:
-        """Messages are gone, or will come again (`failOnDataLoss`)."""
+        """Messages are gone, or will come again (`failOnDataLoss`); the log has that once."""
         fails = self._options.fail_on_data_loss
-        partition = 0 if self._layout.is_several else partition
+        partition = 0 if self._options.several is not None else partition
         detail = f"{what}. {self.remedy}" if fails else what
-        report_loss(DataLossError(stream, partition, detail), fails)
+        if (stream, partition, what) not in self._told:
+            report_loss(DataLossError(stream, partition, detail), fails)
+            self._told.add((stream, partition, what))

@@ -157,23 +157,20 @@ class Offset:
         check_written(value, _KEYS)
         with reading("the checkpoint holds no offset of this source", value):
             offset = cls(
-                sequences=tuple(_sequence(sequence) for sequence in value["sequences"]),
-                base=tuple(_sequence(sequence) for sequence in value["base"]),
-                streams={str(name): str(created) for name, created in value["streams"].items()},
-                consumer=_name(value["consumer"]),
-                idle=frozenset(_sequence(sequence) for sequence in value.get("idle", ())),
-                resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
+                sequences=tuple(value["sequences"]),
+                base=tuple(value["base"]),
+                streams=dict(value["streams"]),
+                consumer=value["consumer"],
+                idle=frozenset(value.get("idle", ())),
+                resumed=tuple(value.get("resumed", ())),
                 one_pass=bool(value.get("one_pass")),
-                query=_name(value.get("query", "")),
+                query=value.get("query", ""),
                 layout=_laid(value["layout"]),
                 marks={
-                    str(name): Mark(str(value["streams"][name]), _sequence(at), _name(time))
+                    name: Mark(value["streams"][name], at, time)
                     for name, (at, time) in value.get("marks", {}).items()
                 },
-                consumers={
-                    int(index): _name(created)
-                    for index, created in value.get("consumers", {}).items()
-                },
+                consumers={int(i): created for i, created in value.get("consumers", {}).items()},
             )
             lengths = {len(each) for each in (offset.sequences, offset.base, offset.layout)}
             if len(lengths | {len(offset.resumed or offset.base)}) > 1:
@@ -299,13 +296,8 @@ def _layout_json(layout: Layout) -> dict[str, Any]:
 def _laid(laid: Mapping[str, Any]) -> Layout:
     if set(laid) - {"places", "subject", "several"}:
         raise ValueError(f"layout {sorted(laid)}")
-    partitions = tuple(
-        SubjectPartition(index, *map(_name, place)) for index, place in enumerate(laid["places"])
-    )
-    subject = laid.get("subject")
-    return Layout(
-        partitions, None if subject is None else _name(subject), bool(laid.get("several"))
-    )
+    places = tuple(SubjectPartition(index, *place) for index, place in enumerate(laid["places"]))
+    return Layout(places, laid.get("subject"), bool(laid.get("several")))
 
 
 def _by_index(values: Mapping[int, str]) -> dict[str, str]:
@@ -314,15 +306,3 @@ def _by_index(values: Mapping[int, str]) -> dict[str, str]:
 
 def _marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
     return {name: [mark.sequence, mark.time] for name, mark in sorted(marks.items())}
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no name")
-    return value
-
-
-def _sequence(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no sequence")
-    return value

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ..client.info import StreamInfo
 from ..fetch import planning
-from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Span, Survey, total
 from ..sanitize import get_logger
 from ..tasks.ranges import RangeRead, range_reads, together
 from ..tasks.rows import ReadTask
-from .offsets import Offset, is_initial
+from .offsets import Offset
 from .options import SourceOptions
 
 if TYPE_CHECKING:
@@ -44,42 +43,6 @@ class Plan:
     counts: tuple[int | None, ...]
 
 
-class BatchStart(NamedTuple):
-    """Start of the next batch."""
-
-    offset: Offset
-    resumed: tuple[int, ...]
-    """Its sequences where the batch does not begin at the end of the last one; see `Offset`."""
-    stay: dict[str, Any]
-    """The answer to Spark where there is nothing behind it yet."""
-
-
-def batch_start(
-    asked: Mapping[str, Any], own: Offset, checked: Offset, takes_over: bool
-) -> BatchStart:
-    """
-    The beginning of the next batch.
-
-    Args:
-        asked: the offset in Spark's words.
-        own: the offset that `asked` stands for.
-        checked: where the query goes on, moved to where messages are still to be had.
-        takes_over: whether it may go on where another query was (`standby`).
-    """
-    stay = stay_of(asked, own)
-    if checked == own or takes_over:
-        return BatchStart(checked, () if checked.is_at(own) else checked.sequences, stay)
-    pairs = zip(checked.sequences, own.sequences, strict=True)
-    back = any(now < before for now, before in pairs)  # before the end of the last batch
-    resumed = checked.sequences if back else ()
-    return BatchStart(checked, resumed, replace(checked, resumed=resumed).to_json())
-
-
-def stay_of(asked: Mapping[str, Any], own: Offset) -> dict[str, Any]:
-    """The offset unchanged, as Spark compares the text; of the symbolic start what that means."""
-    return own.to_json() if is_initial(asked) else dict(asked)
-
-
 def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:
     """Number of average messages of the streams in `size` bytes; one at least."""
     messages = sum(info.messages for info in infos.values())
@@ -87,17 +50,10 @@ def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:
     return max(1, int(size / max(1.0, average)))
 
 
-def available(
-    survey: Survey,
-    start: Offset,
-    upto: Sequence[int],
-    infos: Mapping[str, StreamInfo],
-) -> list[int | None]:
-    """Messages of each partition from `start` to `upto`; None where the server cannot tell."""
-    spans = [
-        Span(p.stream, p.filter, start.sequences[p.index], upto[p.index]) for p in survey.layout
-    ]
-    return survey.counts(spans, infos)
+def at_most(counts: Sequence[int | None], start: Offset, upto: Sequence[int]) -> list[int]:
+    """Messages of each partition; where nobody has counted, sequences."""
+    each = zip(counts, start.sequences, upto, strict=True)
+    return [max(0, end - at) if count is None else count for count, at, end in each]
 
 
 class BatchPlanner:
@@ -109,26 +65,15 @@ class BatchPlanner:
         self._watched = watched
 
     @property
-    def _layout(self) -> Layout:
-        return self._survey.layout
-
-    @property
     def _infos(self) -> Mapping[str, StreamInfo]:
         return self._watched.infos
 
-    def cut_end(self, start: Offset, upto: Sequence[int], there: Sequence[int | None]) -> Offset:
-        """The end of the next batch within the limits of the options."""
-        known = [
-            count if count is not None else upto[p] - start.sequences[p]
-            for p, count in enumerate(there)
+    def counts(self, start: Offset, upto: Sequence[int]) -> list[int | None]:
+        """Messages of each partition from `start` to `upto`; None where the server cannot tell."""
+        spans = [
+            Span(p.stream, p.filter, start.sequences[p.index], upto[p.index]) for p in start.layout
         ]
-        maximum = self._maximum()
-        at_most = sum(known)
-        if self._is_together(start, upto):
-            at_most = min(at_most, upto[0] - start.sequences[0])
-        if maximum is None or at_most <= maximum:
-            return start.at(tuple(upto))
-        return start.at(self._cut(start, upto, known, maximum))
+        return self._survey.counts(spans, self._infos)
 
     def available(self, start: Offset, upto: Sequence[int]) -> list[int | None]:
         """
@@ -138,16 +83,14 @@ class BatchPlanner:
         limit = self._maximum() or self._options.direct_below
         is_counted = self._options.min_records is not None
         if self._is_short(start, upto) and upto[0] - start.sequences[0] <= limit and not is_counted:
-            stream, of = self._layout.streams[0], self._layout.union_filter
+            stream, of = start.layout.streams[0], start.layout.union_filter
             span = Span(stream, of, start.sequences[0], upto[0])
             (count,) = self._survey.counts([span], self._infos)
-            return [0 if count == 0 else None] * len(self._layout)
-        return available(self._survey, start, upto, self._infos)
+            return [0 if count == 0 else None] * len(start.layout)
+        return self.counts(start, upto)
 
-    def plan(self, start: Offset, end: Offset, counts: Sequence[int | None] | None = None) -> Plan:
-        """The batch between two offsets, which is not planned yet, or (no counts) is run again."""
-        if counts is None:
-            return Plan(start, end, (None,) * len(end.sequences))
+    def plan(self, start: Offset, end: Offset, counts: Sequence[int | None]) -> Plan:
+        """The batch between two offsets, which is not planned yet."""
         idle = frozenset(index for index, count in enumerate(counts) if count == 0)
         one_pass = self._is_together(start, end.sequences) and (
             bool(self._options.cut)
@@ -158,24 +101,25 @@ class BatchPlanner:
 
     def _is_together(self, start: Offset, ends: Sequence[int]) -> bool:
         """Whether the partitions are filters on one stream, all at the same range of it."""
-        return self._layout.shares_stream and len(set(start.sequences)) == 1 and len(set(ends)) == 1
+        at_one = len(set(start.sequences)) == 1 and len(set(ends)) == 1
+        return start.layout.shares_stream and at_one
 
     def _is_short(self, start: Offset, ends: Sequence[int]) -> bool:
         """Whether one task reads what comes of all partitions as soon as each would its own."""
         return (
             self._is_together(start, ends)
-            and self._layout.partition_subject is not None
+            and start.layout.partition_subject is not None
             and ends[0] - start.sequences[0] < self._options.direct_below
         )
 
     def _is_dear(self, start: Offset, index: int) -> bool:
         """Whether the server reads a partition from there at a greater cost than its stream."""
-        partition = self._layout.partitions[index]
+        partition = start.layout.partitions[index]
         if partition.filter is None:
             return False
         info = self._infos[partition.stream]
         behind = info.last_seq - start.sequences[index]
-        return planning.is_dear(len(self._layout), behind, info.num_subjects)
+        return planning.is_dear(len(start.layout), behind, info.num_subjects)
 
     def _maximum(self) -> int | None:
         """The limit of a batch in messages."""
@@ -185,45 +129,34 @@ class BatchPlanner:
             maximum = by_bytes if maximum is None else min(maximum, by_bytes)
         return maximum
 
-    def _cut(
-        self,
-        start: Offset,
-        upto: Sequence[int],
-        counts: Sequence[int],
-        maximum: int,
-    ) -> tuple[int, ...]:
+    def cut_end(self, start: Offset, upto: Sequence[int], there: Sequence[int | None]) -> Offset:
         """
-        Ends that share `maximum` messages among the partitions.
+        The end of the next batch within the limits of the options, which partitions share.
 
         Where all partitions of one stream stand at the same place, and go to the same, they advance
         together, to one sequence: one question to the server instead of one each, and none falls
         behind another.
         """
-        layout = self._layout
-        together = layout.partition_subject is not None and self._is_together(start, upto)
-        groups: list[list[SubjectPartition]] = (
-            [list(layout)] if together else [[partition] for partition in layout]
-        )
+        counts, maximum, ends = at_most(there, start, upto), self._maximum(), list(upto)
+        is_one = self._is_together(start, upto)
+        length = min(sum(counts), upto[0] - start.sequences[0]) if is_one else sum(counts)
+        if maximum is None or length <= maximum:
+            return start.at(tuple(upto))
+        layout = start.layout
+        is_one = is_one and layout.partition_subject is not None
+        groups = [list(layout)] if is_one else [[partition] for partition in layout]
         of_groups = [sum(counts[p.index] for p in group) for group in groups]
-        ends = list(upto)
-        wanted: list[tuple[list[SubjectPartition], tuple[Span, int, int]]] = []
-        for group, there, granted in zip(
-            groups, of_groups, planning.share_records(of_groups, maximum), strict=True
-        ):
-            if granted >= there:
-                continue
+        shares = planning.share_records(of_groups, maximum)
+        for group, held, granted in zip(groups, of_groups, shares, strict=True):
             first = group[0]
-            low, high = start.sequences[first.index], upto[first.index]
-            of = layout.union_filter if together else first.filter
-            if granted > 0:
-                wanted.append((group, (Span(first.stream, of, low, high), there, granted)))
-            for partition in group:
-                ends[partition.index] = low
-        cuts = self._survey.cuts([search for _, search in wanted], self._infos)
-        for (group, _), cut in zip(wanted, cuts, strict=True):
+            cut = upto[first.index]
+            if granted < held:
+                of = layout.union_filter if is_one else first.filter
+                span = Span(first.stream, of, start.sequences[first.index], cut)
+                cut = self._survey.cut(span, held, granted, self._infos)
             for partition in group:
                 ends[partition.index] = cut
-        return tuple(ends)
+        return start.at(tuple(ends))
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +173,7 @@ class BatchPlanner:
         wanted = options.cut.min_partitions or 0
         cut = range_reads(options, self._survey, there, reads, wanted, options.priority_group)
         most = 1
-        if self._layout.is_several:
+        if plan.end.layout.is_several:
             most = min(max(1, len(cut) // (options.cut.min_partitions or 1)), _STREAMS)
         works = together(cut, most, there, options.cut.max_records_per_partition)
         return [ReadTask(options.connection, work) for work in works]
@@ -249,7 +182,7 @@ class BatchPlanner:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""
         return [
             p.index
-            for p in self._layout
+            for p in plan.end.layout
             if p.index not in plan.end.idle
             and plan.start.sequences[p.index] < plan.end.sequences[p.index]
         ]
@@ -257,8 +190,8 @@ class BatchPlanner:
     def _range_read(self, index: int | None, plan: Plan) -> RangeRead:
         """Partition `index` of the batch, or with None all partitions of the one stream."""
         at = index or 0
-        partition = self._layout.partitions[at]
-        layout, number = self._layout.within(at)
+        partition = plan.end.layout.partitions[at]
+        layout, number = plan.end.layout.within(at)
         is_filtered = index is not None and not self._is_dear(plan.start, at)
         return RangeRead(
             partition=number if index is not None else None,

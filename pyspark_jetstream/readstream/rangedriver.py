@@ -29,7 +29,7 @@ from ..values import Starting
 from .driver import Driver
 from .holder import Holder
 from .offsets import Offset, begins, is_initial
-from .planner import BatchPlanner, BatchStart, Plan, available, batch_start, stay_of
+from .planner import BatchPlanner, Plan, at_most
 from .runend import RunEnd
 from .seats import Seats
 from .watched import WatchedStreams
@@ -64,7 +64,8 @@ class RangeDriver(Driver):
 
     def _enter(self) -> None:
         options = self._options
-        self._seats = Seats(self._survey.js, options, self._layout, self._lost)
+        own = Layout(()) if options.several is not None else self._layout
+        self._seats = Seats(self._survey.js, options, own, self._lost)
         self._holder = Holder(options, self._seats, self._survey.js)
         self._watched = WatchedStreams(options, self._survey, self._seats, self._lost)
         self._planner = BatchPlanner(options, self._survey, self._watched)
@@ -122,23 +123,20 @@ class RangeDriver(Driver):
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
-        return self._without_lost_streams(lambda: self._latest(start, unlimited))
+        return self._once_more(lambda: self._latest(start, unlimited))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
-        return self._without_lost_streams(lambda: self._tasks_of(start, end))
+        return self._once_more(lambda: self._tasks_of(start, end))
 
-    def _without_lost_streams(self, plan: Callable[[], T]) -> T:
+    def _once_more(self, plan: Callable[[], T]) -> T:
         """
-        Result of `plan`; it is asked once more where one of several streams was deleted meanwhile:
-        what is asked of it then is refused, and a new look knows what to do without it.
+        Result of `plan`, which is asked once more where the server refuses something: a stream may
+        have been deleted meanwhile, and a new look raises, or knows what to do without it.
         """
         try:
             return plan()
         except ApiError:
-            if self._layout.is_several:
-                self._watched.look()
-            if all(stream in self._infos for stream in self._layout.streams):
-                raise
+            self._watched.look()
             return plan()
 
     def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
@@ -146,68 +144,61 @@ class RangeDriver(Driver):
         if stay is not None:
             return stay
         initial = is_initial(start)
-        if initial and self._watched.is_early():
+        if initial and self._origin is None and self._begun() is None:
             if self._stayed is None:
                 logger.warning("nothing is read before the moment that startingTimestamp names")
             self._look()
             self._stayed = start, start
             return start
-        checkpoint = self._offset(start) if initial else Offset.from_json(start)
-        if not initial:
-            self._seats.expect(checkpoint)
-        self._look()
         own = self._offset(start)
+        if not initial:
+            self._seats.expect(own)
+        self._look()
         self._name_query(own)
-        resumed = () if initial else checkpoint.resumed
         position: Offset | None = own
         if self._options.standby:
-            position = self._holder.take_turn(replace(own, resumed=resumed), initial, self._infos)
+            position = self._holder.take_turn(own, initial, self._infos)
         if position is None:  # another query reads
-            self._note(own, [None] * len(self._layout), None)
-            return stay_of(start, own)
-        position = position.bare()
+            self._note(own, [None] * len(own.layout), None)
+            return _stay_of(start, own)
         if not position.is_at(own):  # it may be further than what was seen
             self._watched.look()
-        position, own = self._laid_out(position, own)
-        checked = self._watched.checked(position)
-        begin = batch_start(start, own, checked, self._options.standby)
+        begin = self._with_new(self._watched.checked(position))
+        known = own.laid_out(begin.layout, begin.by_place, begin.streams)
+        is_moved = not begin.is_at(known)
+        stay = _stay_of(start, known)
         if not initial:
-            self._prepare(begin.offset)
+            self._prepare(begin)
             if self._holder.must_prove and not self._holder.is_proved():
-                return begin.stay
+                return stay
             # Spark asks for what follows a batch when it has committed that. Whoever comes next
             # would not know how far a query with `standby` is.
-            if checked == own and not self._settle(own) and self._options.standby:
-                return begin.stay
+            if not is_moved and not self._settle(own) and self._options.standby:
+                return stay
         if self._end.is_frozen:
-            self._await_resumed(begin.offset)
+            self._await_resumed(begin)
         # The first batch of a query is one also without rows: nothing is waited for.
-        plan = self._plan_next(begin, unlimited)
+        plan = self._plan_next(begin, begin.sequences if is_moved else (), unlimited)
         if plan is not None:
             self._stayed, self._vain = None, 0
             return plan.end.to_json()
-        self._stayed = start, begin.stay
-        return begin.stay
+        self._stayed = start, stay
+        return stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
         self._check_fits(upto)
         self._name_query(upto)
-        offset = self._begins(start, end, upto)
-        if self._layout.is_several:
-            self._watched.look()
-            self._watched.report_deleted(upto)
+        offset = upto.at(upto.resumed) if upto.resumed else begins(start, upto)
         is_empty = offset.sequences == upto.sequences
         if is_empty and self._options.standby:
             return []
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        is_sure = plan is not None and self._options.fail_on_data_loss
-        if not is_sure and not self._layout.is_several:  # those were looked at above
+        if plan is None or not self._options.fail_on_data_loss:
             self._look()
         if self._options.standby:
-            own = replace(offset, resumed=upto.resumed)
             # An earlier run left the batch unfinished, so it cannot be left out.
-            while self._holder.take_turn(own, is_initial(start), self._infos) is None:
+            while self._holder.take_turn(offset, is_initial(start), self._infos) is None:
                 self._watched.look()
             if self._holder.is_past(upto, self._infos):
                 logger.warning(
@@ -215,17 +206,13 @@ class RangeDriver(Driver):
                     " another query has committed all rows of the batch"
                 )
                 return []
-        if plan is not None:
+        if not is_empty:
             # Nor does a task miss what left before it was counted.
             self._watched.check_batch(offset, upto)
-        resumed = not is_initial(start) or bool(upto.resumed)
-        self._prepare(offset, resumed)
-        if is_empty:
-            return []
-        if plan is None:
-            self._watched.check_batch(offset, upto)
-            plan = self._planner.plan(offset, upto)
-        return self._planner.tasks(plan)
+        self._prepare(offset, bool(upto.resumed) or not is_initial(start))
+        # Without a plan it is a batch of the run before, from the write-ahead log.
+        counts = (None,) * len(upto.layout)
+        return [] if is_empty else self._planner.tasks(plan or Plan(offset, upto, counts))
 
     def commit(self, end: Mapping[str, Any]) -> None:
         if not is_initial(end):
@@ -233,8 +220,6 @@ class RangeDriver(Driver):
 
     def _settle(self, offset: Offset) -> bool:
         """Settles all up to an offset that Spark has committed; whether it did. Never raises."""
-        if offset.layout != self._layout or not self._infos:
-            return False  # nothing was looked at yet: the next commit covers it
         try:
             if self._holder.must_prove and not self._holder.is_proved():
                 return False
@@ -277,53 +262,41 @@ class RangeDriver(Driver):
             self._vain += 1
             return None
         elif pins.hears and not self._seats.paused:
-            every_s = max(_LOOK_SELDOM_S, len(self._layout) / _LOOKS_A_SECOND)
+            every_s = max(_LOOK_SELDOM_S, len(self._seats.layout) / _LOOKS_A_SECOND)
         is_old = time.monotonic() - self._watched.seen.at >= every_s
         return None if is_old else self._stayed[1]
 
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
-    def _plan_next(self, start: BatchStart, unlimited: bool) -> Plan | None:
+    def _plan_next(self, offset: Offset, resumed: tuple[int, ...], unlimited: bool) -> Plan | None:
         """
         The next batch; None where there is none yet.
 
         Args:
+            resumed: its start, where that is not the end of the last one (`Offset`).
             unlimited: the limits of the options do not count (`trigger(once=True)`).
         """
-        offset = start.offset
         upto = self._upto(offset)
-        if upto == offset.sequences:
-            self._note(offset, [0] * len(self._layout), None)
-            return None
-        if self._seats.paused:
-            self._note(offset, available(self._survey, offset, upto, self._infos), None)
-            return None
-        there = self._planner.available(offset, upto)
-        nothing = not any(count != 0 for count in there)
+        is_paused = bool(self._seats.paused)
+        there = (self._planner.counts if is_paused else self._planner.available)(offset, upto)
+        nothing = is_paused or not any(count != 0 for count in there)
         if nothing or (not unlimited and self._is_held_back(offset, upto, there)):
             self._note(offset, there, None)
             return None
-        end = offset.at(upto)
-        if not unlimited:
-            end = self._planner.cut_end(offset, upto, there)
+        end = offset.at(upto) if unlimited else self._planner.cut_end(offset, upto, there)
         self._waiting_since = None
         is_whole = end.sequences == upto
-        counts = there if is_whole else available(self._survey, offset, end.sequences, self._infos)
-        plan = self._plan(start, end, counts)
-        self._note(offset, there if not is_whole else counts, plan)
-        return plan
-
-    def _plan(self, start: BatchStart, end: Offset, counts: Sequence[int | None]) -> Plan:
-        """The batch from `start` to `end`, whose end notes all that a replay has to know."""
-        plan = self._planner.plan(start.offset, end, counts)
-        noted = replace(
-            plan.end,
-            resumed=start.resumed,
-            marks={name: self._infos[name].mark for name in self._layout.streams},
+        counts = there if is_whole else self._planner.counts(offset, end.sequences)
+        # The end notes all that a replay has to know.
+        end = replace(
+            end,
+            resumed=resumed,
+            marks={name: self._infos[name].mark for name in end.layout.streams},
             consumers=dict(self._seats.made),
         )
-        plan = replace(plan, end=noted)
+        plan = self._planner.plan(offset, end, counts)
         self._plans = [*self._plans[-1:], plan]
+        self._note(offset, there if not is_whole else counts, plan)
         return plan
 
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
@@ -343,17 +316,29 @@ class RangeDriver(Driver):
             self._check_fits(offset)
             return offset
         if self._origin is None:
-            base = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
+            layout, option = self._begun() or self._layout, "startingOffsets"
+            base = self._survey.positions(self._options.starting, self._infos, option, of=layout)
             self._origin = Offset(
                 sequences=base,
                 base=base,
-                streams={name: info.created for name, info in self._infos.items()},
+                streams={name: self._infos[name].created for name in layout.streams},
                 consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
                 query=os.urandom(5).hex(),
-                layout=self._layout,
+                layout=layout,
             )
             self._check_fits(self._origin)
         return self._origin
+
+    def _begun(self) -> Layout | None:
+        """
+        The partitions to begin with; None before the moment at which they begin. Of several streams
+        those that have begun are read: the others join them when they do.
+        """
+        streams = self._layout.streams
+        begun = [name for name in streams if not self._survey.is_early(self._infos[name])]
+        if len(begun) == len(streams):
+            return self._layout
+        return Layout.of_streams(begun) if self._options.several is not None and begun else None
 
     def _check_fits(self, offset: Offset) -> None:
         """
@@ -362,46 +347,26 @@ class RangeDriver(Driver):
         """
         self._watched.check_fits(offset, self._end.fixed(offset.layout))
 
-    def _laid_out(self, offset: Offset, own: Offset) -> tuple[Offset, Offset]:
+    def _with_new(self, offset: Offset) -> Offset:
         """
-        An offset of several streams with those that are there now. The ones that came begin at
-        their first message, or where `startingOffsets` names them, or at a moment if that is
-        absolute. A run that ends at what was there takes none that came later. And the checkpoint's
-        own with the same ones.
+        An offset of several streams with those that came: they begin at their first message, or
+        where `startingOffsets` names them, or at a moment if that is absolute. A run that ends at
+        what was there takes none.
         """
-        if not self._layout.is_several:
-            return offset, own
-        offset = self._watched.without_deleted(offset)
-        known = dict.fromkeys(self._layout.streams)
+        known = offset.layout.streams
         came = [n for n in self._infos if n not in known and self._end.has(n)]
         new = [n for n in came if self._survey.has_begun(self._infos[n])]
+        if not new:
+            return offset
+        self._watched.check_readable()
         joining = Layout.of_streams(new)
         starting = self._options.starting
         moment = starting.moment if starting.moment and starting.moment.absolute else None
         named = Starting(streams=starting.streams, moment=moment)
         positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
-        if new:
-            self._watched.check_readable()
-            self._survey.set_layout(Layout.of_streams([*known, *new]))
         at = dict(zip(joining.places, positions, strict=True))
         created = {name: self._infos[name].created for name in new}
-        offset = offset.laid_out(self._layout, at, created)
-        return offset, own.laid_out(self._layout, offset.by_place, offset.streams)
-
-    def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
-        """Start of the batch between two offsets, by these alone."""
-        offset = begins(start, upto)
-        if offset.streams != upto.streams:
-            # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
-            offset = upto.at(
-                tuple(
-                    offset.sequences[p.index]
-                    if offset.streams.get(p.stream) == upto.streams[p.stream]
-                    else upto.base[p.index]
-                    for p in upto.layout
-                )
-            )
-        return upto.at(upto.resumed) if upto.resumed else offset
+        return offset.laid_out(Layout.of_streams([*known, *new]), at, created)
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
         """End of what this run may read now."""
@@ -426,7 +391,7 @@ class RangeDriver(Driver):
             return False
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
-        pending = sum(_counts(there, offset, upto))
+        pending = sum(at_most(there, offset, upto))
         if pending >= minimum or now - self._waiting_since >= self._options.max_trigger_delay_s:
             return False
         time.sleep(_IDLE_WAIT_S)
@@ -446,14 +411,11 @@ class RangeDriver(Driver):
         latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {
             str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
-            for p in self._layout
+            for p in offset.layout
             if p.stream in latest  # one that waits tells of no loss
         }
 
 
-def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> list[int]:
-    """Messages of each partition; where the server cannot count, sequences."""
-    return [
-        max(0, end[index] - start.sequences[index]) if count is None else count
-        for index, count in enumerate(counts)
-    ]
+def _stay_of(asked: Mapping[str, Any], own: Offset) -> dict[str, Any]:
+    """The offset unchanged, as Spark compares the text; of the symbolic start what that means."""
+    return own.to_json() if is_initial(asked) else dict(asked)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from ..client.info import StreamInfo
 from ..errors import OptionError
 from ..fetch.layout import Layout
-from ..values import LATEST
 from .options import SourceOptions
 
 
@@ -24,16 +23,9 @@ class RunEnd:
                 raise OptionError(
                     "endingOffsets", f"partition {index} is none of 0 to {partitions - 1}"
                 )
-        of_streams = {stream: of[0] for stream, of in options.ending.streams.items()}
-        self._fixed = {
-            of: int(word)
-            for words in (options.ending.sequences, of_streams)
-            for of, word in words.items()
-            if word != LATEST
-        }
-        """By partition, or of several streams by stream, the sequence beyond which none is read."""
+        self._ending = options.ending
         self._streams: dict[str, int] | None = None
-        """Likewise by stream, of a run that ends at what is there."""
+        """By stream the last sequence of a run that ends at what is there."""
 
     def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
         """The run ends at what these streams hold, but for those of which that is known."""
@@ -53,9 +45,10 @@ class RunEnd:
         """The last sequence to read of a partition whose stream ends at `last_seq`."""
         if self._streams is not None:  # one that came since may have the name of one that is read
             last_seq = min(last_seq, self._streams.get(stream, 0))
-        return min(last_seq, *(self._fixed.get(of, last_seq) for of in (partition, stream)))
+        named = self._ending.of(partition, stream)
+        return min(last_seq, named) if isinstance(named, int) else last_seq
 
     def fixed(self, layout: Layout) -> dict[int, int]:
         """By partition of a layout the sequence beyond which it is not read."""
-        found = [(p.index, of) for p in layout for of in (p.index, p.stream)]
-        return {index: self._fixed[of] for index, of in found if of in self._fixed}
+        named = {p.index: self._ending.of(p.index, p.stream) for p in layout}
+        return {index: last for index, last in named.items() if isinstance(last, int)}

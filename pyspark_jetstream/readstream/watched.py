@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ..client.info import StreamInfo
+from ..client.info import Mark, StreamInfo
 from ..client.patience import Patience
 from ..errors import OffsetError, OptionError
 from ..fetch.dataloss import Loss, Sign, loss_of, replaced
@@ -57,21 +57,16 @@ class WatchedStreams:
         self._survey = survey
         self._seats = seats
         self._lost = lost
-        self._replaced: frozenset[str] | None = None
+        self._replaced: frozenset[tuple[str, Mark]] | None = None
         """
-        Streams in which another message stands than when the run before saw them; None before that
-        was asked.
+        Streams in which another message stands than when the run before saw them, with the mark of
+        that time; None before that was asked.
         """
-        self._gone: set[str] = set()
-        """Streams that were deleted, of which Spark's log may still have a place."""
-
-    @property
-    def _layout(self) -> Layout:
-        return self._survey.layout
 
     def look(self) -> None:
         """Looks at the streams, and at consumers: now and then at all of them."""
-        now, every_s = time.monotonic(), max(_SEATS_EVERY_S, len(self._layout) / _SEATS_A_SECOND)
+        seats = len(self._seats.layout)
+        now, every_s = time.monotonic(), max(_SEATS_EVERY_S, seats / _SEATS_A_SECOND)
         is_time = now - self._seats_seen >= every_s
         self._seats_seen = now if is_time else self._seats_seen
         self.seen = self._survey.look(self._seats.watched(all_=is_time))
@@ -108,17 +103,6 @@ class WatchedStreams:
                     " by a purge: read a stream without it, such as one that sources this one",
                 )
 
-    def is_early(self) -> bool:
-        """
-        Whether the query begins at a moment that is yet to come. Of several streams those that have
-        begun are read: the others join them when they do.
-        """
-        early = {name for name, info in self.infos.items() if self._survey.is_early(info)}
-        begun = [name for name in self._layout.streams if name not in early]
-        if self._layout.is_several and begun:
-            self._survey.set_layout(Layout.of_streams(begun))
-        return len(begun) < len(self._layout.streams)
-
     def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
         """
         Accepts a checkpoint of this query.
@@ -129,7 +113,8 @@ class WatchedStreams:
         Raises:
             OptionError, OffsetError: It has another consumer or layout, or has read further.
         """
-        layout, named = self._layout, self._options.consumer
+        self._survey.known = offset.layout.streams
+        named = self._options.consumer
         if named is not None and named != offset.consumer:
             raise OptionError(
                 "consumer",
@@ -137,7 +122,7 @@ class WatchedStreams:
                 f" goes on with it, not with '{named}': give consumer={offset.consumer}, to whoever"
                 " stands by (standby), too, or leave the option out",
             )
-        check_layout(offset.layout, layout, self._options.several)
+        check_layout(offset.layout, self._survey.layout, self._options.several)
         for index, end in ends.items():
             if offset.sequences[index] > end:
                 of, number = offset.layout.within(index)
@@ -147,34 +132,10 @@ class WatchedStreams:
                     " query first, then take the offsets anew"
                 )
 
-    def report_deleted(self, offset: Offset) -> None:
-        """
-        Reports those of several streams as lost that were deleted.
-
-        Raises:
-            DataLossError: One was (`failOnDataLoss`).
-        """
-        known = offset.layout.streams
-        self._survey.set_layout(offset.layout)
-        if any(stream not in self.infos and stream not in self._gone for stream in known):
-            self.look()  # now each of them is asked for that a listing leaves out
-        self._gone.difference_update(self.infos)  # made anew, and a loss if deleted once more
-        for index, stream in enumerate(known):
-            if stream not in self.infos and stream not in self._gone:
-                self._lost(stream, index, "the stream was deleted, with what was not read of it")
-                self._gone.add(stream)
-
-    def without_deleted(self, offset: Offset) -> Offset:
-        """An offset of several streams, and the query's layout, without those that were deleted."""
-        self.report_deleted(offset)
-        there = [name for name in offset.layout.streams if name in self.infos]
-        self._survey.set_layout(Layout.of_streams(there))
-        return offset.laid_out(self._layout, {}, {})
-
     def checked(self, offset: Offset) -> Offset:
         """
         The offset, after every check that its messages are still to be had; with
-        `failOnDataLoss=false` moved to where reading can go on.
+        `failOnDataLoss=false` moved to where reading can go on, without streams that were deleted.
 
         Raises:
             DataLossError: They are not (`failOnDataLoss`).
@@ -186,22 +147,20 @@ class WatchedStreams:
             return offset
         sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
         for index, loss in losses.items():
-            info = self.infos[self._layout.partitions[index].stream]
-            self._lost(info.name, index, loss.text)
-            streams[info.name] = info.created
+            stream = offset.layout.partitions[index].stream
+            self._lost(stream, index, loss.text)
+            if (info := self.infos.get(stream)) is None:
+                continue
+            streams[stream] = info.created
             sequences[index] = max(0, info.first_seq - 1)
             if loss.sign is not Sign.REMOVED:
                 # From where on it holds other messages than were read cannot be told.
                 base[index] = sequences[index]
-        self._replaced = frozenset()
-        return replace(
-            offset,
-            sequences=tuple(sequences),
-            base=tuple(base),
-            streams=streams,
-            idle=frozenset(),
-            marks={n: self.infos[n].mark for n in self._layout.streams if n in self.infos},
-        )
+        moved = replace(offset, sequences=tuple(sequences), base=tuple(base), streams=streams)
+        there = [name for name in offset.layout.streams if name in self.infos]
+        if len(there) == len(offset.layout.streams):
+            return moved
+        return moved.laid_out(Layout.of_streams(there), {}, {})
 
     def check_batch(self, offset: Offset, upto: Offset) -> None:
         """
@@ -214,8 +173,8 @@ class WatchedStreams:
         self._find_replaced(upto)
         self.checked(offset)
         for index, loss in self._lasting(upto).items():
-            if loss.sign is not Sign.ANEW:  # that was told
-                self._lost(self._layout.partitions[index].stream, index, loss.text)
+            if loss.sign not in (Sign.ANEW, Sign.DELETED):  # that was told
+                self._lost(upto.layout.partitions[index].stream, index, loss.text)
 
     def _lasting(self, offset: Offset) -> dict[int, Loss]:
         """Losses by partition; a new leader may not yet say all that its stream has."""
@@ -232,18 +191,16 @@ class WatchedStreams:
         """When the run starts: which streams have another message than the run before has seen."""
         if self._replaced is None:
             there = {name: mark for name, mark in offset.marks.items() if name in self.infos}
-            self._replaced = frozenset(replaced(self._survey.js, there))
+            names = replaced(self._survey.js, there)
+            self._replaced = frozenset((name, there[name]) for name in names)
 
     def _losses(self, offset: Offset) -> dict[int, Loss]:
         """By partition what shows that its stream cannot be read on from the offset."""
         losses = {}
-        for p in self._layout:
-            if p.stream in self._gone:
-                continue
-            info, created = self.infos[p.stream], offset.streams[p.stream]
-            is_replaced = p.stream in (self._replaced or ())
-            loss = loss_of(info, created, offset.sequences[p.index], is_replaced)
-            if loss is not None:
+        for p, at in zip(offset.layout, offset.sequences, strict=True):
+            info, mark = self.infos.get(p.stream), offset.marks.get(p.stream)
+            is_replaced = (p.stream, mark) in (self._replaced or ())
+            if loss := loss_of(info, offset.streams[p.stream], at, is_replaced):
                 losses[p.index] = loss
         return losses
 

@@ -38,7 +38,7 @@ def main(home: Path, name: str, options: dict[str, str]) -> None:
         .option("checkpointLocation", str(home / f"checkpoint-{name}"))
         .start()
     )
-    until_told(spark, query, home)
+    until_told(spark, query, home / name)
 
 
 if __name__ == "__main__":

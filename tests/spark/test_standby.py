@@ -67,7 +67,7 @@ def test_five_take_overs(new_stream, publish, nats_server, js, tmp_path, record_
     and workers, amid a batch, while messages keep coming; the other one reads on, and the killed
     one is started again and waits. It runs the batch that it was amid without rows, as the other
     one has committed them. Every message is delivered, and at a take-over no more than the batch of
-    the dead one comes twice.
+    the dead one comes twice. One that waits stops when it is told to.
     """
     name, total = new_stream(), 0
     options: dict[str, Any] = {
@@ -113,6 +113,11 @@ def test_five_take_overs(new_stream, publish, nats_server, js, tmp_path, record_
             twice.append(set(came) & set(reads.rows()))
             last = next(set(rows) for _, rows in reversed(reads.batches()) if rows)
             assert twice[-1] <= last
+        drivers.append(waits := Driver(tmp_path, reads.name, options))
+        waits.wait_for(lambda driver: "waits: " in driver.log.read_text())
+        (tmp_path / waits.name).mkdir()
+        (tmp_path / waits.name / "stop").touch()
+        assert waits.process.wait(60) == 0, waits.log.read_text()[-3000:]
     finally:
         for driver in drivers:
             driver.kill()

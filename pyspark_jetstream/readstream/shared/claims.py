@@ -206,18 +206,10 @@ class ClaimedOffset:
                 streams={str(name): str(made) for name, made in value["streams"].items()},
                 serial=int(value["serial"]),
                 claims={
-                    _partition(partition): {
-                        int(count): text_ranges(text) for count, text in claims.items()
-                    }
+                    partition: {int(count): text_ranges(text) for count, text in claims.items()}
                     for partition, claims in value["claims"].items()
                 },
             )
-
-
-def _partition(text: str) -> str:
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is no partition")
-    return text
 
 
 def ranges_text(ranges: Ranges) -> str:
