@@ -10,8 +10,7 @@ LONGER = {
     "client.jetstream": 695,
     "errors": 540,
     "fetch.directcalls": 540,
-    "fetch.survey": 570,
-    "readstream.rangedriver": 470,
+    "fetch.survey": 515,
     "values": 580,
 }
 """Modules with more lines, and how many they may have today."""
