@@ -41,15 +41,14 @@ class RangeRead(Slice):
         """The rows; the rest by direct get where the server makes no consumer for this user."""
         from ..fetch.decoding.rows import RowBuilder  # what plans reads nothing
 
+        builder = RowBuilder.of(self, self.layout)
         if not self.group:
             from ..fetch.directget import read_direct
 
-            yield from read_direct(client, self, RowBuilder.of(self, self.layout))
+            yield from read_direct(client, self, builder)
             return
         from ..fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
 
-        is_filtered = self.filter is not None and self.partition is not None
-        builder = RowBuilder.of(self, None if is_filtered else self.layout)
         attempt = OwnAttempt(client, self, builder, self.group)
         try:
             yield from attempt.batches()

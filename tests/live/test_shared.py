@@ -123,7 +123,7 @@ def test_headers_and_tasks(js, new_stream, publish, query):
     tasks = one.reader.partitions(one.start, one.planned[-1])
     one.commit()
 
-    assert [task.work.expected for task in tasks] == [2, 3, 2, 3]
+    assert [task.work.reads[0].expected for task in tasks] == [2, 3, 2, 3]
     assert list(one.rows[0])[-2:] == ["headers", "deliveries"]
     assert one.rows[0]["headers"] == [("A", ["1", "2"])]
 

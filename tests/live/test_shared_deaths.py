@@ -6,9 +6,8 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_jetstream.errors import (
-    OptionError,
-)
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claims import Claim, gathered
 
@@ -135,6 +134,7 @@ def test_scattered_claims(js, new_stream, publish, by, own):
         expected=None,
         include_headers=False,
         fail_on_data_loss=True,
+        layout=Layout(()),
         claims={},
     ).of(gathered(Claim(*each) for each in deliveries.items()))
     rows = [row for batch in read.batches(js.client) for row in batch.to_pylist()]

@@ -12,7 +12,7 @@ from pyspark_jetstream.client.blocks import lines_of, stored_before
 from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.layout import Slice
+from pyspark_jetstream.fetch.layout import Layout, Slice
 from pyspark_jetstream.readstream.shared import claimedread
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 
@@ -190,7 +190,9 @@ def test_claimed_and_shared_reads(js, strange, query):
     """Claims of a shared consumer are read, and what others claimed is left out."""
     stream, rows = strange
     claims = {1: [(2, 5), (9, 9)], 2: [(20, len(rows))]}
-    read = ClaimedRead(0, stream, None, 0, 0, None, True, True, {}).of(claims)
+    read = ClaimedRead(0, stream, None, 0, 0, None, True, True, layout=Layout(()), claims={}).of(
+        claims
+    )
     mine = [row for row in rows if 2 <= row["sequence"] <= 5 or row["sequence"] == 9]
     assert of(read.batches(js.client)) == mine + rows[19:]
 
@@ -211,7 +213,7 @@ def test_runs_of_claims_come_in_batches_of_one_size(js, new_stream, monkeypatch)
     monkeypatch.setattr(claimedread, "MAX_BATCH_ROWS", 3)
     stream = new_stream()
     hpub(js, [(f"{stream}.a".encode(), b"NATS/1.0\r\n\r\n", b"x")] * 901)
-    read = ClaimedRead(0, stream, None, 0, 0, None, False, True, {})
+    read = ClaimedRead(0, stream, None, 0, 0, None, False, True, layout=Layout(()), claims={})
     read = read.of({1: tuple((sequence, sequence) for sequence in range(1, 902, 100))})
     batches = list(read.batches(js.client))
 

@@ -26,7 +26,7 @@ WORKS = (
     RANGE,
     PICK,
     replace(RANGE, group="g"),
-    ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
+    ClaimedRead(0, "S", None, 0, 9, 9, False, True, layout=Layout(()), claims={1: ((1, 9),)}),
     CallRead("S", DirectCall(seq=1), LAYOUT),
     Reads((RANGE,)),
 )

@@ -245,13 +245,14 @@ class RowBuilder:
             layout: tells whose a message is, where the slice holds others' messages as well.
             only: sequences, as the class has them.
         """
+        needs_telling = read.filter is None or read.partition is None
         return cls(
             read.stream,
             read.include_headers,
             read.on_invalid_subject,
             only,
             read.partition,
-            layout.classifier() if layout is not None else None,
+            layout.classifier() if layout is not None and needs_telling else None,
         )
 
     @property

@@ -168,6 +168,7 @@ class ClaimDriver(Driver):
                 end=0,
                 expected=None,
                 claims=upto.claims[name],
+                layout=self._layout,
                 include_headers=options.needs_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
@@ -177,7 +178,7 @@ class ClaimDriver(Driver):
             tasks += [
                 # Of a stream that is no more nothing is read (failOnDataLoss=false), and the others
                 # keep their tasks.
-                ReadTask(options.connection, whole.of(part) if is_there else Reads(()))
+                ReadTask(options.connection, Reads((whole.of(part),) if is_there else ()))
                 for part in pieces(whole.claims, wanted, options.cut.max_records_per_partition)
             ]
         return tasks

@@ -9,7 +9,7 @@ and dropped, larger ones make another request. What a direct get of a range prom
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -17,14 +17,13 @@ import pyarrow.compute as pc
 
 from ...client.connection import Client
 from ...client.jetstream import JetStream
-from ...errors import DataLossError, StreamNotFoundError
 from ...fetch import planning
-from ...fetch.dataloss import check_loss, report_loss
+from ...fetch.dataloss import check_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import read_direct
-from ...fetch.layout import Slice
 from ...sanitize import get_logger
+from ...tasks.ranges import RangeRead
 from .claims import Claims, length, runs, sequences_of
 
 logger = get_logger(__name__)
@@ -40,12 +39,12 @@ _FILTERED_GAP: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedRead(Slice):
+class ClaimedRead(RangeRead):
     """
     Claims of one partition: of the range that covers them, the messages that are expected.
     """
 
-    claims: Claims
+    claims: Claims = field(kw_only=True)
     """By number of deliveries."""
 
     def __repr__(self) -> str:
@@ -63,18 +62,10 @@ class ClaimedRead(Slice):
 
         Raises:
             ReadTimeoutError: No progress within `requestTimeout`.
-            DataLossError: A claimed message has left the stream, or it was deleted
-                (`failOnDataLoss`).
+            DataLossError: A claimed message has left the stream (`failOnDataLoss`).
+            StreamNotFoundError: The stream was deleted.
             ReadError: Direct get is off, or the server refuses the request.
         """
-        try:
-            yield from self._claimed(client)
-        except StreamNotFoundError:
-            what = f"the stream was deleted before {self.expected} claimed messages of it were read"
-            error = DataLossError(self.stream, self.partition or 0, what)
-            report_loss(error, self.fail_on_data_loss)
-
-    def _claimed(self, client: Client) -> Iterator[pa.RecordBatch]:
         sequences, deliveries = _columns(self.claims)
         gathered: list[pa.RecordBatch] = []
         rows = there = size = 0  # all, and rows and bytes of these

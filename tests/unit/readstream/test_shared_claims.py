@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
+from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claims import (
     Claim,
@@ -125,7 +126,7 @@ def test_pieces_have_all_claims_once(tasks, maximum, sizes):
 
 def test_what_is_read_of_claims():
     """The range from the first to the last, and how many of its messages are expected."""
-    whole = ClaimedRead(0, "S", None, 0, 0, None, False, True, {})
+    whole = ClaimedRead(0, "S", None, 0, 0, None, False, True, layout=Layout(()), claims={})
     read = whole.of({2: ((10, 10),), 1: ((5, 9), (12, 12))})
 
     assert (read.start, read.end, read.expected) == (4, 12, 7)
