@@ -82,8 +82,8 @@ class LaneSet:
         rows, letters = self.rows.tally, self.letters.tally
         shared = [{"retries": each.retries, "ignored": each.ignored} for each in (rows, letters)]
         return [
-            {"stored": rows.acked, "drops": rows.pushed_back, **shared[0]},
-            {"dead_letters": letters.acked, **shared[1]},
+            {"success": rows.acked, "pushed_back": rows.pushed_back, **shared[0]},
+            {"bypassed": letters.acked, **shared[1]},
         ]
 
     @property

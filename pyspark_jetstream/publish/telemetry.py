@@ -48,21 +48,6 @@ class Origin(NamedTuple):
     """The user's name for the query or the write; "" where it has no name."""
 
 
-_STREAM: Final = "stream"
-
-TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
-    "stored": (metrics.OUTCOMES, ("success", _STREAM)),
-    "dead_letters": (metrics.OUTCOMES, ("bypassed", "")),
-    "retries": (metrics.RETRIES, (_STREAM,)),
-    "drops": (metrics.OUTCOMES, ("pushed_back", _STREAM)),
-    "ignored": (metrics.OUTCOMES, ("ignored", _STREAM)),
-    "rejected": (metrics.OUTCOMES, ("rejected", "")),
-}
-"""
-The totals of a lane or of the whole writer, with the metric, and its labels, that each counts for.
-`drops` are push-backs of the server; `ignored` failed for a cause that says nothing of the load.
-"""
-
 _MAX_ROUTES: Final = 100
 """Upper bound of one task's labels of subjects; later ones are `UNKNOWN`."""
 
@@ -189,15 +174,19 @@ class Telemetry:
 
     def count(self, totals: Mapping[str, int], stream: str = "", lane: int = -1) -> None:
         """
-        Adds the difference of this lane's totals, by their names in `TOTALS`; with -1, of totals
-        that belong to no lane.
+        Adds what is new of this lane's totals; with -1, of totals that belong to no lane.
+
+        Args:
+            totals: publishes by what became of them, and `retries`.
         """
         before = self._totals.get(lane, {})
         self._totals[lane] = totals
         for name, total in totals.items():
-            metric, labels = TOTALS[name]
-            labels = tuple(stream if label is _STREAM else label for label in labels)
-            self._add(metric, labels, total - before.get(name, 0))
+            new = total - before.get(name, 0)
+            if name == "retries":
+                self._add(metrics.RETRIES, (stream,), new)
+            else:
+                self._add(metrics.OUTCOMES, (name, stream), new)
 
     def bypassed(self) -> None:
         """A receipt or a report was sent, for which no limit holds."""

@@ -226,9 +226,9 @@ def test_snapshots_are_plain_values(seed):
 def test_a_snapshot_does_not_change():
     """What is counted later is in the next snapshot only."""
     telemetry = Telemetry()
-    telemetry.count({"stored": 1})
+    telemetry.count({"success": 1})
     before = telemetry.snapshot()
-    telemetry.count({"stored": 2})
+    telemetry.count({"success": 2})
 
     assert before.total("jetstream_publish_outcomes_total") == (1,)
     assert telemetry.snapshot().follows(before)
@@ -239,7 +239,7 @@ def test_what_ends_has_no_gauges():
     """Of a producer that has ended all stays that was counted, and nothing that was a state."""
     found = counted(
         lambda t: t.waiting(*WAITING),
-        lambda t: t.count({"stored": 5}),
+        lambda t: t.count({"success": 5}),
         lambda t: t.sent(messages(["b"]), pa.array([0.0, 0.0]), stream, 1.0),
     ).ended()
 
