@@ -89,15 +89,13 @@ def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_strea
 
 
 @pytest.mark.parametrize("key", ["foo", "-1", "1_0", "\u0663", "9" * 30])
-def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
-    """What is no task's is named in the log, and goes with the batch."""
+def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, key):
+    """It goes with the batch."""
     ledger.begin_attempt(TaskName("q3j", 0, 0), [])
     subject = f"$KV.SPARK_LEDGER.q3j.0.{key}"
     js.publish(subject, b"x", [])
     ledger.commit("q3j", 0, 1, {"rows": 10})
 
-    words = f"the key {subject!r} in bucket SPARK_LEDGER was not written by this package"
-    assert words in caplog.text
     assert list(js.subject_counts(STREAM, ["$KV.SPARK_LEDGER.q3j.>"])[1]) == [
         "$KV.SPARK_LEDGER.q3j.committed"
     ]

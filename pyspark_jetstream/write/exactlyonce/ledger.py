@@ -327,11 +327,6 @@ class Ledger:
             LedgerError: An earlier attempt of the batch had more tasks.
         """
         names = self._begun(write, batch)
-        for name in [name for name in names if not _TASK.fullmatch(name)]:
-            logger.warning(
-                "the key %r in bucket %s was not written by this package. It is not changed; find"
-                " out which client writes there", names.pop(name), BUCKET,
-            )  # fmt: skip
         beyond = self._noted(key for task, key in names.items() if int(task) >= tasks)
         if beyond:
             raise LedgerError(
@@ -346,8 +341,7 @@ class Ledger:
         """The subjects of the notes of a batch's tasks, by the numbers of the tasks."""
         found = self._js.subject_counts(STREAM, [f"{_PREFIX}{write}.{batch}.*"])[1]
         names = {subject.rpartition(".")[2]: subject for subject in found}
-        names.pop(_MAPPING, None)
-        return names
+        return {name: subject for name, subject in names.items() if _TASK.fullmatch(name)}
 
     def _noted(self, subjects: Iterable[str]) -> list[str]:
         """Subjects with a note; of one that was deleted a marker stays."""
