@@ -13,7 +13,7 @@ import shlex
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ..outbox.messages import Messages
 from ..outbox.throttling.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
 from ..outbox.throttling.refusals import Refused
 from ..outbox.throttling.throttle import PausedBy
-from ..outbox.throttling.throttleprotocol import MAX_SUBJECTS, THROTTLE_SUBJECT, Paused, Producer
+from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Paused, Producer
 from .context import WriteContext
 from .lanes.answers import Refusal
 
@@ -55,7 +55,6 @@ class WriterPauses:
         """Commands to this writer."""
         self.throttle = self.operators.throttle
         """What is paused or refused."""
-        self._targets = context.targets
         self._is_on = options.throttle_subject is not None
         self._telemetry = context.telemetry
         self._clock = context.clock
@@ -106,10 +105,6 @@ class WriterPauses:
         answer = None
         version = self.throttle.table.version
         if frame.sid in self._control:  # else a late one of a subscription that has ended
-            lately = list(lately)
-            shown = islice(chain(self.operators.subjects, *lately), MAX_SUBJECTS)
-            streams = dict.fromkeys(filter(None, self._targets.names([*shown])))
-            self.operators.writer = self.operators.writer._replace(streams=tuple(streams))
             answer = self.operators.heard(frame.data, now, lately)
         if not self.operators.is_unanswered:
             _PATIENCE.pop(self._asked, None)

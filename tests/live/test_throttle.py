@@ -166,7 +166,7 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     subjects = [subject for subject, _ in found]
     rows = [each for each in found if each[0] != mark]
 
-    of = {"query": "orders", "host": socket.gethostname(), "streams": (name,)}
+    of = {"query": "orders", "host": socket.gethostname()}
     assert who == [Producer(7, True, (a, b), **of)] * 2
     assert receipt == Receipt(1, 7)
     assert lifted == Receipt(2, 7)

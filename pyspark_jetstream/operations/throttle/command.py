@@ -203,7 +203,7 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
     return [
         {
             "producer": str(number), "query": of.query, "host": of.host,
-            "streams": list(of.streams), "supports_throttle": of.supports_throttle,
+            "supports_throttle": of.supports_throttle,
             "subjects": list(of.subjects), "receipts": member.receipts,
             "paused": [
                 each._asdict() | {"producer_id": str(number), "until": each.until.isoformat()}
@@ -217,7 +217,7 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
 
 def _rows(members: list[dict[str, Any]], **more: str) -> list[dict[str, Any]]:
     """What a table has of producers, with more of their facts under other names."""
-    names = {name: name for name in ("producer", "query", "streams", "subjects")} | more
+    names = {name: name for name in ("producer", "query", "subjects")} | more
     return [{name: each[fact] for name, fact in names.items()} for each in members]
 
 

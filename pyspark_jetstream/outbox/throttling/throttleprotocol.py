@@ -8,7 +8,7 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
     {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
      "feature_flags":{"supports_throttle_producer_commands":true},
      "subjects_sent":["orders.eu"],"throttled":[],
-     "query":"orders","host":"worker-3","streams":["ORDERS"]}
+     "query":"orders","host":"worker-3"}
     {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
      "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
     {"type":"throttle_producer_receipt","request_id":42,"producer_id":7}
@@ -137,11 +137,9 @@ class Producer(NamedTuple):
     """The user's name for the query or the write, else the query's id."""
     host: str = ""
     """The machine it runs on."""
-    streams: tuple[str, ...] = ()
-    """Streams of the subjects, as far as it knows them."""
 
     def encode(self) -> bytes:
-        """The answer as JSON in UTF-8, with the first 32 subjects and streams."""
+        """The answer as JSON in UTF-8, with the first 32 subjects."""
         return _json(
             type="producer",
             producer_id=self.producer_id,
@@ -160,7 +158,6 @@ class Producer(NamedTuple):
             ],
             query=self.query or None,
             host=self.host or None,
-            streams=self.streams[:MAX_SUBJECTS] or None,
         )
 
 
@@ -223,7 +220,6 @@ def understand(data: bytes) -> Message:
                 tuple(_sound(said.get("throttled"), _paused)),
                 _text(said.get("query")),
                 _text(said.get("host")),
-                _texts(said.get("streams")),
             )
         case "active":
             return Active(_integer(said, "commands"))

@@ -64,10 +64,10 @@ WIRE = [
     (Active(2), {"type": "active", "commands": 2}),
     (
         Producer(7, True, ("orders.eu",), (Paused("orders.eu", QUOTA, 1.5, ">", "operator", 3),),
-                 query="orders", host="worker-3", streams=("ORDERS", "US")),
+                 query="orders", host="worker-3"),
         {"type": "producer", "producer_id": 7, "subjects_sent": ["orders.eu"], "query": "orders",
          "feature_flags": {"supports_throttle_producer_commands": True}, "host": "worker-3",
-         "streams": ["ORDERS", "US"], "throttled": [
+         "throttled": [
              {"subject": "orders.eu", "throttling_reason": QUOTA.name, "pause_for_millis": 1500,
               "filter": ">", "source": "operator", "request_id": 3}]},
     ),
