@@ -194,28 +194,24 @@ class ClaimDriver(Driver):
         while True:
             claimed = self.claimant.claim(self._maximum(), _WAIT_S if self._left is None else 0.0)
             count = sum(map(len, claimed.values()))
-            for consumer in self.claimant.consumers:
-                taken = claimed[consumer.number]
-                self._beats.hold(consumer, [claim.sequence for claim in taken])
+            self._hold(claimed)
             if not self._look():
                 self._beats.forget()
                 return {}
             if self._left is not None:
                 self._left = max(0, self._left - count)
-            mine = {index: taken for index, taken in self._divert(claimed).items() if taken}
+            if self._poison is not None:
+                claimed = self._poison.divert(claimed, self.claimant.consumers)
+                self._beats.forget()
+                self._hold(claimed)
+            mine = {index: taken for index, taken in claimed.items() if taken}
             if mine or not count:
                 return mine
 
-    def _divert(self, claimed: dict[int, list[Claim]]) -> dict[int, list[Claim]]:
-        """Makes dead letters of claims that were delivered too often; the other claims."""
-        if self._poison is None:
-            return claimed
-        kept = self._poison.divert(claimed, self.claimant.consumers)
+    def _hold(self, claimed: Mapping[int, list[Claim]]) -> None:
+        """Keeps these claims, which are all that there are, in progress."""
         for consumer in self.claimant.consumers:
-            left = {claim.sequence for claim in kept[consumer.number]}
-            gone = [c.sequence for c in claimed[consumer.number] if c.sequence not in left]
-            self._beats.release(consumer, gone)
-        return kept
+            self._beats.hold(consumer, [claim.sequence for claim in claimed[consumer.number]])
 
     def _maximum(self) -> int:
         """The most messages that a batch may claim now."""
