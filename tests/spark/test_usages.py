@@ -198,7 +198,7 @@ def test_each_scan_has_each_row_once(
     number = plain = f.expr("int(string(data)) AS number")
     if "speculation" in str(PLACES[HERE]):
 
-        @f.udf("int")
+        @f.udf("int", useArrow=False)
         def killing(data):
             context = TaskContext.get()
             if context.attemptNumber() == 0 and context.partitionId() % PARTS == 0:
