@@ -106,8 +106,8 @@ class Net:
         """When which is to be said."""
         self.words: list[object] = []
         """What the writer has said of rates that its rows wait for."""
-        self.chaos = 1.0
-        """How often things break; 0 for never."""
+        self.chaos = 0.0
+        """How often things break; 1 for now and then."""
         self.drops_plain = False
         self.on_sent: Callable[[Sent], bool] = lambda each: True
         """Whether the network takes this."""
@@ -432,7 +432,6 @@ def shedding(
         "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
     }
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
-    world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
     for place in (0, 1) if pushed_back else ():
         world.publisher.admission.overload.pushed_back(place, 100.0)

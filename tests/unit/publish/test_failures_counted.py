@@ -63,7 +63,6 @@ def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, status, err_code,
     """A stream that is not there for a moment, or an id in process; push-back is not."""
     monkeypatch.setattr(Refusing, "refusal", (status, err_code))
     world = World(monkeypatch, [block("a", 0)], random.Random(1), Refusing())
-    world.net.chaos = 0.0
 
     assert world.run().acked == 1
     assert outcome(world, "success") == 1
@@ -117,10 +116,8 @@ def test_what_is_refused_for_good_is_rejected(monkeypatch):
     never = dict.fromkeys([3, 5, 11], TOO_LARGE)
     options = {"dead_letter_subject": "dlq", "rejects": True}
     world, _ = picky(monkeypatch, random.Random(1), 20, never, **options)
-    world.net.chaos = 0.0
     world.run()
     failing, _ = picky(monkeypatch, random.Random(1), 20, never)
-    failing.net.chaos = 0.0
     with pytest.raises(PublishRejectedError):
         failing.run()
 

@@ -88,7 +88,6 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum
     """I1, I7: each waits longer and longer, also when there are more than are known."""
     monkeypatch.setattr(refusals, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
-    world.net.chaos = 0.0
     counts = world.run()
 
     assert counts.acked == 16
@@ -124,7 +123,6 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
         max_in_flight=maximum,
         publish_timeout_s=100.0,
     )
-    world.net.chaos = 0.0
     server = world.server
     assert world.run().acked == 400
     assert isinstance(server, FullOfA)
@@ -136,7 +134,6 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
 def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch):
     """B6: then it explains nothing any more."""
     world = World(monkeypatch, [block("ab", 0)], random.Random(1))
-    world.net.chaos = 0.0
     world.publisher.pauses.throttle.table.command(command(1, ">", 0.0, 2), 0.0)
     before = bool(world.publisher.pauses.throttle.table.informed)
     world.run()
@@ -147,7 +144,6 @@ def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch):
 def test_lanes_are_handed_a_batch_of_rows_at_most(monkeypatch):
     """All of it may be given back: by each of an operator's commands, say, twenty a second."""
     world = World(monkeypatch, [block("ab" * 15_000, 0)], random.Random(1))
-    world.net.chaos = 0.0
     handed, offer = [], Lane.offer
 
     def watched(self: Lane, messages: Messages) -> None:

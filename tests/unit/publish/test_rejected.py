@@ -13,6 +13,7 @@ from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from ...kits.lanes import error
 from ...kits.world import SUBJECTS, Elsewhere, Net, Picky, World, block, elsewhere
 
+LETTERS = {"dead_letter_subject": "dlq", "rejects": True}
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
 
 
@@ -45,11 +46,7 @@ def picky(
 
 
 def test_a_dead_letter_says_what_the_server_said(monkeypatch):
-    world, dead = picky(
-        monkeypatch, random.Random(1), 20, {3: TOO_LARGE},
-        dead_letter_subject="dlq", rejects=True,
-    )  # fmt: skip
-    world.net.chaos = 0.0
+    world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, **LETTERS)
     world.run()
     (letter,) = dead.stored
 
@@ -61,7 +58,6 @@ def test_a_dead_letter_says_what_the_server_said(monkeypatch):
 
 def test_without_it_the_task_fails(monkeypatch):
     world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE})
-    world.net.chaos = 0.0
 
     with pytest.raises(PublishRejectedError, match="err_code 10054"):
         world.run()
@@ -71,11 +67,8 @@ def test_without_it_the_task_fails(monkeypatch):
 def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
     """An answer without an err_code: no row is to blame."""
     fault = error(400, 0, "no stream says this")
-    world, dead = picky(
-        monkeypatch, random.Random(1), 20, dict.fromkeys(range(20), fault),
-        dead_letter_subject="dlq", rejects=True,
-    )  # fmt: skip
-    world.net.chaos = 0.0
+    never = dict.fromkeys(range(20), fault)
+    world, dead = picky(monkeypatch, random.Random(1), 20, never, **LETTERS)
 
     with pytest.raises(PublishRejectedError):
         world.run()
@@ -84,11 +77,7 @@ def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
 
 def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
     """It has nowhere else to go."""
-    world, dead = picky(
-        monkeypatch, random.Random(1), 20, {3: TOO_LARGE},
-        dead_letter_subject="dlq", rejects=True,
-    )  # fmt: skip
-    world.net.chaos = 0.0
+    world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, **LETTERS)
     dead.refuse[b"3."] = TOO_LARGE
 
     with pytest.raises(PublishRejectedError, match="dlq"):
@@ -98,11 +87,7 @@ def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
 def test_dead_letters_keep_their_order(monkeypatch):
     """Whatever the server said of each: restored, they are to follow each other as they did."""
     met = {row: error(400, 10071, f"wrong last sequence: {row % 2}") for row in range(6)}
-    world, dead = picky(
-        monkeypatch, random.Random(1), 6, met,
-        dead_letter_subject="dlq", rejects=True,
-    )  # fmt: skip
-    world.net.chaos = 0.0
+    world, dead = picky(monkeypatch, random.Random(1), 6, met, **LETTERS)
     world.run()
     reasons = [each.headers["Jetstream-Sink-Reason"] for each in dead.stored]
 
@@ -112,11 +97,9 @@ def test_dead_letters_keep_their_order(monkeypatch):
 
 def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch):
     """A22: Spark's iterator waits for the window of the dead letters."""
-    world, dead = picky(
-        monkeypatch, random.Random(1), 5_000, dict.fromkeys(range(5_000), TOO_LARGE),
-        dead_letter_subject="dlq", rejects=True, publish_timeout_s=20.0,
-    )  # fmt: skip
-    world.net.chaos = 0.0
+    never = dict.fromkeys(range(5_000), TOO_LARGE)
+    options = LETTERS | {"publish_timeout_s": 20.0}
+    world, dead = picky(monkeypatch, random.Random(1), 5_000, never, **options)
     dead.is_full = True
 
     with pytest.raises(PublishTimeoutError, match="dlq"):
@@ -126,12 +109,8 @@ def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch):
 
 def test_a_rejected_row_outlives_its_connection(monkeypatch):
     """The last row's rejection is read, and the connection breaks before it is a dead letter."""
-    world, dead = picky(
-        monkeypatch, random.Random(1), 1, {0: TOO_LARGE},
-        dead_letter_subject="dlq", rejects=True,
-    )  # fmt: skip
+    world, dead = picky(monkeypatch, random.Random(1), 1, {0: TOO_LARGE}, **LETTERS)
     net, poll, cuts = world.net, world.net.poll, []
-    net.chaos = 0.0
 
     def cut() -> bool:
         if not world.supply.ended:

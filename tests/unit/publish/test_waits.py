@@ -46,7 +46,6 @@ def world_of(monkeypatch: pytest.MonkeyPatch, **options: object) -> World:
     settings: dict[str, object] = {"publish_timeout_s": 20.0}
     blocks = [block("ab" * 20, 0), block("ab" * 20, 40)]
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
-    world.net.chaos = 0.0
     return world
 
 
@@ -261,7 +260,6 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
         max_in_flight=4, ack_timeout_s=ack_timeout_s,
         drops=True, rules=rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
     )  # fmt: skip
-    world.net.chaos = 0.0
     net, poll = world.net, world.net.poll
     net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
@@ -299,7 +297,6 @@ def test_i6_other_subjects_take_no_longer(monkeypatch):
         rng = random.Random(1)
         blocks = [block("ab" * 200, first) for first in range(0, 4000, 400)]
         world = World(monkeypatch, blocks, rng, **FIXED, max_in_flight=100)
-        world.net.chaos = 0.0
         world.supply.rng = random.Random(2)
         world.net.commands.append((START_S, command(1, "a", pause_s)))
         counts = world.run()
@@ -342,7 +339,6 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
     world = World(
         monkeypatch, [block("ab" * 2500, 0)], random.Random(1), is_checked=True,
     )  # fmt: skip
-    world.net.chaos = 0.0
     world.stored_before = lambda each: pa.array([True] * len(each))
 
     assert world.run().rows == 5000

@@ -50,7 +50,6 @@ def test_what_waits_has_its_route(monkeypatch):
         max_in_flight=4, priorities=ROUTES, metrics_subject="m",
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip
-    world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
     world.run()
     reports = [MetricsReport.decode(each.data).snapshot for each in found.heard]
@@ -73,10 +72,8 @@ def test_what_waits_has_its_route(monkeypatch):
 def test_outcomes_have_their_stream(monkeypatch):
     """Where there are several it is not told."""
     world = World(monkeypatch, [block("abcd" * 25, 0)], random.Random(1))
-    world.net.chaos = 0.0
     world.run()
     alone = World(monkeypatch, [block("ab" * 25, 0)], random.Random(1))
-    alone.net.chaos = 0.0
     alone.run()
     name = "publish_outcomes_total"
     by_stream = [total(world, name, status="success", stream=each) for each in ("ab", SECOND, "")]
@@ -158,7 +155,6 @@ def test_a_priority_of_each_row(monkeypatch):
 def test_what_an_attempt_before_has_stored_hides_no_wait(monkeypatch):
     """Of a block of which some rows are stored, the others' time in the queue counts."""
     world = World(monkeypatch, [block("ab" * 20, 0)], random.Random(1), is_checked=True)
-    world.net.chaos = 0.0
     known = pa.array([3, 4], pa.int64())
     world.stored_before = lambda rows: pc.is_in(rows.rows, known)
     counts = world.run()
