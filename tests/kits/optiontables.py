@@ -74,7 +74,6 @@ TYPES = {
     "partition_subject": "filter",
     "one_filter": "filter",
     "filters": "filters",
-    "key_filters": "filters",
     "whole_filters": "filters",
     "disjoint_filters": "filters",
     "stream_subjects": "filters",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.errors import ConsumerNotFoundError
 from pyspark_jetstream.readstream.shared import acks
 from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
@@ -38,15 +38,14 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
     (claim,) = one.claim(1, 30.0)[0]
-    send, seen = js.client.publish_then_request, []
+    request, seen = Connection.request, []
 
-    def elsewhere(burst, subject, data, timeout_s):
-        seen.append(subject)
-        if len(seen) <= 2:
-            burst, subject = b"", "nobody.is.here"
-        return send(burst, subject, data, timeout_s)
+    def elsewhere(self, subject, data, timeout_s):
+        if data == ACK:
+            seen.append(subject)
+        return request(self, "nobody.is.here" if len(seen) <= 2 else subject, data, timeout_s)
 
-    monkeypatch.setattr(js.client, "publish_then_request", elsewhere)
+    monkeypatch.setattr(Connection, "request", elsewhere)
     ack(js.client, one.consumers[0], [claim.sequence], ACK)
 
     assert len(seen) == 3

@@ -190,7 +190,7 @@ def test_a_past_that_is_gone_is_said(
             rows(source)
         if case != "expired":  # others may have expired, too
             assert "1 subjects of the snapshot" in str(caught.value)
-            assert caught.value.subjects == ((f"{stream}.a",) if way == "names" else ())
+            assert caught.value.subjects == (f"{stream}.a",)
     else:
         there = stored(js, stream)
         found = as_dict(rows(source))

@@ -414,7 +414,7 @@ REFUSED = [
                           ("includeCount", "true"), ("keys", "a.*,*.b"), ("history", "true"))),
     ("stream", {"stream": "S", "keys": "a"}, "keys"),
     ("stream", {"bucket": "B"} | OVERFLOW, "bucket"),
-    *((kind, {"bucket": "B", "keys": text}, "keys: matches no key")
+    *((kind, {"bucket": "B", "keys": text}, "keys: stands for a whole token")
       for kind in ("stream", "range") for text in ("J*", "user.*, a.b>")),
     # ── several streams ──
     ("range", LIST | PATTERN, "streamPattern: contradicts option 'stream'"),

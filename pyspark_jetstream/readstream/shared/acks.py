@@ -20,7 +20,12 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...client.patience import Patience
-from ...errors import JetStreamError, RequestTimeoutError, StreamNotFoundError
+from ...errors import (
+    JetStreamError,
+    NotConnectedError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+)
 from ...sanitize import get_logger
 from .claims import SharedConsumer
 
@@ -100,8 +105,13 @@ def _burst(client: Client, consumer: SharedConsumer, chunk: list[int], kind: byt
     """Acknowledges all with one answer; whether nobody was there."""
     last = f"{consumer.acks}.1.{chunk[-1]}.1.0.0"
     attempt_s = min(_ATTEMPT_S, client.options.request_timeout_s)
-    burst = _unanswered(consumer, chunk[:-1], kind)
-    return client.publish_then_request(burst, last, kind, attempt_s).status == wire.NO_RESPONDERS
+    connection = client.connection
+    try:
+        connection.send(_unanswered(consumer, chunk[:-1], kind))
+        return connection.request(last, kind, attempt_s).status == wire.NO_RESPONDERS
+    except (NotConnectedError, RequestTimeoutError):
+        client.drop()
+        raise RequestTimeoutError(last, attempt_s) from None
 
 
 def _unanswered(consumer: SharedConsumer, sequences: Iterable[int], kind: bytes) -> bytes:
