@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -127,21 +128,9 @@ class QueryProcess:
             raise error
         return found
 
-    def plan(self):
-        """As `Query`, here and below."""
-        return self._call("plan")
-
-    def batch(self) -> list[int]:
-        return self._call("batch")
-
-    def commit(self) -> None:
-        self._call("commit")
-
-    def progress(self, partition=0) -> dict:
-        return self._call("progress", partition)
-
-    def standby(self) -> dict:
-        return self._call("standby")
+    def __getattr__(self, method):
+        """As `Query`: `plan`, `batch`, `commit`, `progress`, `standby`."""
+        return partial(self._call, method)
 
     def kill(self) -> None:
         """Nothing is given back, nothing is renewed."""

@@ -2,8 +2,6 @@
 An account, or a server, that has no room left: what is shed, and what the error says.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

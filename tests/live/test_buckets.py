@@ -13,7 +13,6 @@ from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from ..kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 DEL = [("KV-Operation", "DEL")]
 PURGE = [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")]

@@ -1,7 +1,5 @@
 """A mapping that changes between a crash and the restart of its batch."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.errors import LedgerError

@@ -38,7 +38,6 @@ def replicated(js, name, count):
     fill(js, name, count)
 
 
-@pytest.mark.slow
 def test_a_replica_that_knows_no_leader_is_not_believed(cluster):
     """STREAM.INFO of a replica that knows no leader is not taken for the stream's."""
     home, *others = cluster.servers

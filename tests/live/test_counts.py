@@ -1,7 +1,5 @@
 """Counters read as numbers, by every read of a stream."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

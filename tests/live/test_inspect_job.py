@@ -1,7 +1,5 @@
 """The job that inspects, as it is called, on a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What an inspection gathers from a real server, and a checkpoint beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

@@ -67,26 +67,14 @@ class Way:
     def range(self, **options):
         return self._read(JetStreamRangeReader, **options)
 
-    def partitioned_range(self, **options):
-        return self._read(JetStreamRangeReader, **self._filters, **options)
-
     def range_by_own(self, **options):
         more = {"directBelow": "0"} | options
         reader = JetStreamRangeReader(parse_read(self._options | more))
         assert all(task.work.group for task in reader.partitions())
         return run(reader)
 
-    def auto(self, **options):
-        return self._stream(**options)
-
     def consumer(self, **options):
         return self._stream(directBelow="0", **self._filters, **options)
-
-    def direct(self, **options):
-        return self._stream(directBelow="999999999", **self._filters, **options)
-
-    def own(self, **options):
-        return self._stream(directBelow="0", **options)
 
     def shared(self, **options):
         sharing = {"priorityPolicy": "overflow", "consumer": "jobs"}
@@ -112,8 +100,7 @@ class Way:
 
 SNAPSHOTS = ["snapshot_by_names", "snapshot_from_back", "partitioned_snapshot"]
 WAYS = [
-    "range", "partitioned_range", "range_by_own", "auto", "consumer", "direct", "own", "shared",
-    "batch", "partitioned_batch", *SNAPSHOTS,
+    "range", "range_by_own", "consumer", "shared", "batch", "partitioned_batch", *SNAPSHOTS,
 ]  # fmt: skip
 
 

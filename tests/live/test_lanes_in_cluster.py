@@ -95,7 +95,6 @@ def write(client: Client, name: str, blocks: Iterable[pa.RecordBatch], ids=True,
     return write_task(client, options, blocks, TaskName(name, 0, 0), Ids(name) if ids else None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False])
 def test_leaders_step_down_again_and_again(cluster, ids):
     """All rows are stored, with ids exactly once; without, none is missing."""
@@ -121,7 +120,6 @@ def test_leaders_step_down_again_and_again(cluster, ids):
     assert sorted(found if ids else set(found)) == list(range(COUNT))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "strict"), [("leader", False), ("leader", True), ("connected", False)]
 )

@@ -1,7 +1,5 @@
 """The exporter as a process: producers publish over a real server, Prometheus's parser scrapes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

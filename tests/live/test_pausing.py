@@ -1,7 +1,5 @@
 """Pausing all consumers of a query by command, on a real server, and by the command `nats`."""
 
-from __future__ import annotations
-
 import json
 import time
 

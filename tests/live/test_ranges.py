@@ -387,7 +387,6 @@ def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     assert left == ["other"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps down", "dies"])
 @pytest.mark.parametrize("way", ["own", "direct"])
 def test_in_a_cluster(monkeypatch, way, how):

@@ -419,7 +419,6 @@ def test_a_server_that_is_killed_and_comes_back(retention, of):
     assert one.sequences == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
 def test_three_nodes():
     """Through a leader's step-down and death who holds the seat goes on, who waits waits."""
     with DevCluster(3) as cluster:

@@ -15,7 +15,6 @@ from ..kits.seeds import fresh
 from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 
 def random_history(js, stream, publish, rng, ttl=False):

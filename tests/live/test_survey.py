@@ -16,7 +16,6 @@ from ..kits.seeds import fresh
 from .test_strangers import hpub
 
 SEEDS = [1, 2, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 
 def options_of(js, stream, **given):

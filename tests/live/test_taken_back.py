@@ -4,8 +4,6 @@ What was committed and is gone: a target stream, or the ledger, that its server 
 A server that lost what it had acknowledged is played by an older copy of its store.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import replace

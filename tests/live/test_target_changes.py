@@ -1,7 +1,5 @@
 """Target streams that somebody changes under a running write: what the commit notices."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType

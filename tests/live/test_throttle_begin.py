@@ -218,7 +218,6 @@ def test_b7_who_may_not_ask_or_listen_writes_all_the_same(patient, publish, subs
     assert [each.acked for each in counts] == [20, 20]
 
 
-@pytest.mark.slow
 def test_b16_is_throttled(js, nats_server, new_stream, control):
     """B16: which subjects of which writer are paused, why, by whom, and until when."""
     name = new_stream()

@@ -16,7 +16,6 @@ from ..kits.places import ROOT
 HEALED = [name for name, fault in FAULTS.items() if not fault.ends]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds.fresh(__name__))
 def test_a_handful_of_faults(tmp_path: Path, seed: int) -> None:
     """

@@ -8,7 +8,6 @@ import pytest
 from ..kits.places import ROOT
 
 
-@pytest.mark.slow
 @pytest.mark.live
 def test_the_demo_ends_with_every_step_right():
     """`python jobs/demo.py` writes, reads back, compares, shows its tables and exits with 0."""

@@ -10,8 +10,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import pyspark_jetstream
 
 JOB = """
@@ -64,7 +62,6 @@ def submit(tmp_path, arguments, job, **changes):
     return found
 
 
-@pytest.mark.slow
 def test_py_files_with_register(new_stream, publish, nats_server, js, tmp_path):
     """Shipped with --py-files and registered by hand, source and sink work without an install."""
     name, out = new_stream(), new_stream()
@@ -108,7 +105,6 @@ print("RESULT", rows.count())
 """
 
 
-@pytest.mark.slow
 def test_register_in_an_environment_that_is_not_activated(
     new_stream, publish, nats_server, tmp_path
 ):

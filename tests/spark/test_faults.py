@@ -64,7 +64,6 @@ def deliveries(home):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("retention", "points"),
     [
@@ -103,7 +102,6 @@ def test_driver_killed_at_every_point(
     assert {data for _, _, data in rows} == {f"m{i}" for i in range(total)}
 
 
-@pytest.mark.slow
 def test_driver_killed_amid_consumers_of_the_attempts_own(new_stream, nats_server, js, tmp_path):
     """Killed amid own consumers it has every message once, and leaves no consumer."""
     name = new_stream()

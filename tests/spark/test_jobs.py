@@ -1,7 +1,5 @@
 """The scripts of jobs/ through real spark-submit: killed with SIGKILL, started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -143,7 +141,6 @@ def once(rows):
 KILLS = pytest.mark.parametrize(("kills", "seed"), [(1, 0), (3, 1), (3, 2), (3, 3)])
 
 
-@pytest.mark.slow
 @KILLS
 def test_a_range_in_parquet_survives_kills(job, new_stream, publish, tmp_path, kills, seed):
     """Parquet has each message of the range once, at each moment."""
@@ -173,7 +170,6 @@ def test_a_range_in_parquet_survives_kills(job, new_stream, publish, tmp_path, k
     job.check_secrets()
 
 
-@pytest.mark.slow
 @KILLS
 def test_a_range_in_a_stream_survives_kills(
     job, new_stream, publish, range_df, tmp_path, kills, seed
@@ -210,7 +206,6 @@ def test_a_range_in_a_stream_survives_kills(
     job.check_secrets()
 
 
-@pytest.mark.slow
 @KILLS
 def test_a_snapshot_survives_kills(job, new_stream, publish, tmp_path, kills, seed):
     """It is as of the point that its first run has noted; nobody sees it before it is whole."""
@@ -241,7 +236,6 @@ def test_a_snapshot_survives_kills(job, new_stream, publish, tmp_path, kills, se
     job.check_secrets()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["gone", "anew"])
 def test_a_snapshot_whose_point_is_gone_fails(job, new_stream, publish, js, tmp_path, fault):
     """A run that cannot have the point of the first one says so, and writes nothing."""
@@ -267,7 +261,6 @@ def test_a_snapshot_whose_point_is_gone_fails(job, new_stream, publish, js, tmp_
     assert parquet_rows(output) == []
 
 
-@pytest.mark.slow
 @KILLS
 def test_a_replay_survives_kills(job, new_stream, js, publish, range_df, tmp_path, kills, seed):
     """Dead letters of one reason become their rows, each once; others are left out."""

@@ -50,7 +50,6 @@ def test_a_failed_task_is_retried(run, new_stream, publish, nats_server, tmp_pat
     assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["batch", "stream"])
 def test_a_retried_task_loses_and_doubles_nothing(run, how, nats_server, js, new_stream, tmp_path):
     """Every row is stored once; without ids some are there twice."""

@@ -207,7 +207,6 @@ def batches_begun(home):
     return len(list(offsets.glob("[0-9]*"))) if offsets.exists() else 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [int(os.environ.get("SEED", "1"))])
 @pytest.mark.parametrize(
     ("kills", "kind"), [(4, "plain"), (20, "plain"), (5, "bucket"), (5, "counters")]

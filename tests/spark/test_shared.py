@@ -57,7 +57,6 @@ class Lives(threading.Thread):
         return "\n".join(path.read_text()[-1500:] for path in sorted(self.home.glob("log-*")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ack_wait", "primary", "second"),
     [

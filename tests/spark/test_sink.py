@@ -1,7 +1,5 @@
 """Writing from a real Spark: batch, streaming, and mistakes found on the driver."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ..kits.places import ROOT
 from ..kits.sources import numbered
 
@@ -60,7 +58,6 @@ class Driver:
             time.sleep(0.1)
 
 
-@pytest.mark.slow
 def test_five_take_overs(new_stream, publish, nats_server, js, tmp_path, record_property):
     """
     Two identical queries with a checkpoint each. Five times the one that reads is killed with JVM

@@ -19,7 +19,6 @@ from pyspark_jetstream.fetch.planning import (
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 
 @pytest.mark.parametrize(

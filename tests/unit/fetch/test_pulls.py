@@ -24,7 +24,6 @@ from ...kits.options import connection_of
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Mapping many subjects at once: row by row what mapping one at a time gives."""
 
-from __future__ import annotations
-
 import json
 import random
 import string

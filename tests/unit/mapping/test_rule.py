@@ -5,8 +5,6 @@ The expected subjects were computed by nats-server 2.15.1; `live/test_mapping_se
 with a running one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -5,8 +5,6 @@ What is expected was measured on nats-server 2.15.1. That rows go where they go 
 same shares, is held against a running one (`live/test_mapping_server.py`).
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import random

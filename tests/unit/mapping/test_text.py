@@ -4,8 +4,6 @@ The texts of mappings: JSON, and a block of nats-server's configuration.
 `live/test_mapping_server.py` gives the same texts to a running server.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.errors import OptionError

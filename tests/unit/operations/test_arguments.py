@@ -1,7 +1,5 @@
 """The command lines of `inspect`, `partition` and `throttle`: what they do is in tests/live."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

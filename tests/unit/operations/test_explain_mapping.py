@@ -1,7 +1,5 @@
 """The program that shows where a mapping sends subjects."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@ What the walk beside a model has not (`test_admission_walk`): blocks that go unt
 priorities beside some that have, ten thousand rows, sizes by name, and the errors of pauses.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import sys

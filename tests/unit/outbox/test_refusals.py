@@ -1,7 +1,5 @@
 """Subjects that the server refuses: how long they wait, how many of their rows are tried."""
 
-from __future__ import annotations
-
 import math
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """What answers to publishes mean."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.outbox.fates import Fate

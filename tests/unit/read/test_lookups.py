@@ -12,7 +12,6 @@ from ...kits.messages import Message
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 
 def stored(count, subjects, sizes=(3,)):

@@ -20,7 +20,6 @@ from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
-"""The last one is new in every run; a failing test shows it in its name."""
 
 LAYOUT = Layout.of_numbers(["S-0", "S-1"])
 OFFSET = Offset(

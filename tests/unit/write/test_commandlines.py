@@ -1,7 +1,5 @@
 """Columns that are commands to the server: schedules, counters, and what is wrong with them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """Made message ids: who agrees on them, and that nobody knows them before."""
 
-from __future__ import annotations
-
 import xxhash
 
 from pyspark_jetstream.write.exactlyonce.ids import SECRET_BYTES, of_query, secret_prefix

@@ -1,7 +1,5 @@
 """Dead letters as rows again; what they become is in `tests/spark/test_restored.py`."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

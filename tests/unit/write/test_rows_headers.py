@@ -1,7 +1,5 @@
 """Rows as messages: header lines, those that are left out, and TTLs."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows as messages: subjects that are mapped, by weights, or lost."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Rows as messages: the priority of each, and what decides it."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 
