@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.window import Window
-from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.options import WindowOptions
 
 MANY = 1 << 30
@@ -21,32 +19,17 @@ PREFIX = f"{INBOX}.0"
 class FixedLimit(Window):
     """A limit that stays."""
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum):
         super().__init__(maximum, maximum)
 
 
-def terms(
-    limit: Window,
-    max_bytes: int = MANY,
-    ack: float = 5.0,
-    publish: float = 120.0,
-    *,
-    strict: bool = False,
-    rejects: bool = False,
-) -> tuple[Window, WindowOptions, bool]:
+def terms(limit, max_bytes=MANY, ack=5.0, publish=120.0, *, strict=False, rejects=False):
     """What a lane is made with."""
     limits = WindowOptions(1, limit.value, max_bytes, min(ack, publish), publish, strict)
     return limit, limits, rejects
 
 
-def messages(
-    subjects: Sequence[str],
-    data: Sequence[bytes] | None = None,
-    *,
-    first: int = 0,
-    ids: bool = True,
-    headers: Sequence[bytes] | None = None,
-) -> Messages:
+def messages(subjects, data=None, *, first=0, ids=True, headers=None):
     """Rows `first`… of a task, each with its number as data and in its id."""
     rows = range(first, first + len(subjects))
     encoded = pa.array(list(subjects), pa.string()).dictionary_encode()
@@ -76,7 +59,7 @@ class Sent(NamedTuple):
     size: int
 
 
-def parse(wire: bytes) -> list[Sent]:
+def parse(wire):
     """The publishes in these bytes, as a server reads them."""
     found = []
     pos = 0
@@ -114,7 +97,7 @@ class Reply(NamedTuple):
     data: bytes
 
 
-def error(code: int, err_code: int, description: str = "no") -> dict[str, object]:
+def error(code, err_code, description="no"):
     """The `error` of a PubAck."""
     return {"code": code, "err_code": err_code, "description": description}
 
@@ -127,7 +110,7 @@ class ModelServer:
     the error the stream has for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.stored: list[Sent] = []
         self.heard: list[Sent] = []
         """All that arrived."""
@@ -136,11 +119,11 @@ class ModelServer:
         self.now = 0.0
 
     @property
-    def data(self) -> list[bytes]:
+    def data(self):
         """What is stored, in order."""
         return [sent.data for sent in self.stored]
 
-    def publish(self, sent: Sent) -> list[Reply]:
+    def publish(self, sent):
         """Takes one message and says what the server says to it."""
         self.heard.append(sent)
         if sent.data in self.refuse:
@@ -149,13 +132,13 @@ class ModelServer:
             return self._say(sent, stream="S", seq=len(self.stored))
         return self._say(sent, stream="S", seq=1, duplicate=True)
 
-    def refused(self, sent: Sent, code: int, err_code: int) -> list[Reply]:
+    def refused(self, sent, code, err_code):
         """The message was dropped before the stream looked at it."""
         if err_code:
             return self._say(sent, status=code, stream="S", seq=0, error=error(code, err_code))
         return [Reply(sent.reply[len(PREFIX) + 1 :].encode(), code, b"")] if sent.reply else []
 
-    def _store(self, sent: Sent) -> bool:
+    def _store(self, sent):
         name = sent.headers.get("Nats-Msg-Id")
         if name is not None:
             if name in self.ids:
@@ -164,7 +147,7 @@ class ModelServer:
         self.stored.append(sent)
         return True
 
-    def _say(self, sent: Sent, status: int = 0, **content: object) -> list[Reply]:
+    def _say(self, sent, status=0, **content):
         if not sent.reply:
             return []
         data = json.dumps(content).encode() if content else b""
@@ -174,12 +157,12 @@ class ModelServer:
 # ── conversations ────────────────────────────────────────────────────────────────────────────
 
 
-def joined(frames: bytes | memoryview | None) -> bytes:
+def joined(frames):
     """What a lane sends; nothing for None."""
     return bytes(frames or b"")
 
 
-def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
+def sent(one, now=0.0, chunk=MANY):
     """Everything the lane sends now."""
     found: list[Sent] = []
     while (frames := one.frames_to_send(now, chunk)) is not None:
@@ -187,12 +170,12 @@ def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
     return found
 
 
-def hear(one: Lane, replies: list[Reply], now: float = 0.0) -> None:
+def hear(one, replies, now=0.0):
     for token, status, data in replies:
         one.on_reply(token, status, "", data, now)
 
 
-def exchange(one: Lane, server: ModelServer, now: float = 0.0) -> list[Sent]:
+def exchange(one, server, now=0.0):
     """Sends and answers until there is nothing to send."""
     log: list[Sent] = []
     while part := sent(one, now):
@@ -202,7 +185,7 @@ def exchange(one: Lane, server: ModelServer, now: float = 0.0) -> list[Sent]:
     return log
 
 
-def reply(each: Sent, status: int = 0, **content: object) -> list[Reply]:
+def reply(each, status=0, **content):
     """An answer to this message."""
     data = json.dumps(content).encode() if content else b""
     return [Reply(each.reply[len(PREFIX) + 1 :].encode(), status, data)]

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.permissions import Permissions
@@ -28,7 +27,6 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 from pyspark_jetstream.publish import pauses
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 
@@ -51,34 +49,34 @@ STREAMS = {
 class Clock:
     """Time as a number."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 100.0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += seconds
 
 
 class Supply:
     """Blocks that are there some time after they were asked for."""
 
-    def __init__(self, clock: Clock, rng: random.Random, blocks: list[Messages]) -> None:
+    def __init__(self, clock, rng, blocks):
         self.asked = self.ended = False
         self.due = math.inf
         self._clock, self.rng = clock, rng
         self.blocks = list(blocks)
         """Those that were not yet taken."""
 
-    def fileno(self) -> int:
+    def fileno(self):
         return -1
 
-    def ask(self) -> None:
+    def ask(self):
         self.asked = True
         self.due = self._clock.now + self.rng.choice([0.0, 0.0, 0.05, 2.0])
 
-    def get(self) -> Messages | None:
+    def get(self):
         if not self.asked or self._clock.now < self.due:
             return None
         self.asked, self.due = False, math.inf
@@ -91,9 +89,7 @@ class Net:
 
     round_trip_s = 1e-6
 
-    def __init__(
-        self, clock: Clock, rng: random.Random, server: ModelServer, supply: Supply
-    ) -> None:
+    def __init__(self, clock, rng, server, supply):
         self.connection = self
         self.buffer, self.pos = b"", 0
         self.servers = server, type(server)()
@@ -124,28 +120,28 @@ class Net:
 
     # ── the connection ───────────────────────────────────────────────────────────────────────
 
-    def drop(self) -> None:
+    def drop(self):
         self.buffer, self.pos = b"", 0
         self._frames.clear()
         self.subscriptions.clear()
         self.is_cut = False
 
-    def new_inbox(self) -> str:
+    def new_inbox(self):
         return INBOX
 
-    def subscribe(self, subject: str, needed: bool = True) -> int:
+    def subscribe(self, subject, needed=True):
         self.check_up()
         self._sid += 1
         self.subscriptions[subject] = self._sid
         return self._sid
 
-    def unsubscribe(self, sid: int) -> None:
+    def unsubscribe(self, sid):
         pass
 
-    def check(self, now: float, silence_s: float) -> None:
+    def check(self, now, silence_s):
         """It is there, even where it answers nothing."""
 
-    def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
+    def send(self, data, timeout_s=30.0):
         self.check_up()
         for each in parse(bytes(data)):
             if each.subject.startswith("operator."):
@@ -158,10 +154,10 @@ class Net:
             if self.on_sent(each):
                 self._up.append(each)
 
-    def answer(self, reply: bytes, data: bytes, timeout_s: float = 30.0) -> None:
+    def answer(self, reply, data, timeout_s=30.0):
         self.send(wire.pub(reply.decode(), data))
 
-    def offer(self, subject: str, data: bytes, reply: str = "", timeout_s: float = 30.0) -> bool:
+    def offer(self, subject, data, reply="", timeout_s=30.0):
         """No controller runs, says the server in time."""
         if reply:
             self.check_up()
@@ -172,10 +168,10 @@ class Net:
         return True
 
     @property
-    def permissions(self) -> Permissions:
+    def permissions(self):
         return Permissions(INBOX)
 
-    def poll(self) -> bool:
+    def poll(self):
         self.check_up()
         self._step()
         if not self._frames:
@@ -185,7 +181,7 @@ class Net:
         self._frames.clear()
         return True
 
-    def next_frame(self, deadline: float) -> wire.Frame | None:
+    def next_frame(self, deadline):
         self.check_up()
         found, where = wire.next_frame(self.buffer, self.pos)
         if found is None:
@@ -194,7 +190,7 @@ class Net:
         assert isinstance(found, wire.Frame)
         return found
 
-    def wait(self, deadline: float, other: int = -1) -> None:
+    def wait(self, deadline, other=-1):
         self.turns += 1
         assert self.turns < 200_000, "hangs"
         now = self._clock.now
@@ -206,14 +202,14 @@ class Net:
         at = min([deadline, self._supply.due, *(at for at, _ in self.commands[:1])])
         self._clock.now = max(now, at)
 
-    def check_up(self) -> None:
+    def check_up(self):
         """Raises where the connection is cut."""
         if self.is_cut:
             raise NotConnectedError("model", "cut")
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────
 
-    def _step(self) -> None:
+    def _step(self):
         rng, now = self._rng, self._clock.now
         for server in self.servers:
             server.now = now
@@ -239,15 +235,15 @@ class Net:
             self._frames += [_frame(lane, each, sid) for lane, each in self._down[:count]]
         del self._down[:count]
 
-    def server_of(self, each: Sent) -> ModelServer:
+    def server_of(self, each):
         """That of the stream that takes it."""
         return self.servers[each.subject in SECOND]
 
-    def cut(self) -> None:
+    def cut(self):
         """The connection breaks; what is on its way is lost."""
         self._up, self._down, self.is_cut = [], [], True
 
-    def _take(self, each: Sent) -> list[Reply]:
+    def _take(self, each):
         server = self.server_of(each)
         found: list[Reply] | None = None
         if self.chaos and self.drops_plain:
@@ -261,7 +257,7 @@ class Net:
         server.refuse.clear()
         return found
 
-    def _say(self, command: ThrottleProducer) -> None:
+    def _say(self, command):
         reply = f"operator.{len(self._said)}"
         self._said[reply] = command
         data = command.encode()
@@ -270,11 +266,11 @@ class Net:
             head = f"MSG {CONTROL} {sid} {reply} {len(data)}\r\n"
             self._frames.append(head.encode() + data + b"\r\n")
 
-    def receipt(self, each: Sent) -> None:
+    def receipt(self, each):
         """The writer says that it has heard a command."""
         self.oracle.command(self._said[each.subject], self._clock.now)
 
-    def note(self, each: Sent) -> None:
+    def note(self, each):
         """Of what is sent, which row may be stored from now on."""
         now, row = self._clock.now, int(each.data.split(b".")[0])
         pause = self.oracle.matcher(now)(each.subject)
@@ -282,7 +278,7 @@ class Net:
         self.first_sent.setdefault(row, now)
 
 
-def _frame(lane: str, reply: Reply, sid: int) -> bytes:
+def _frame(lane, reply, sid):
     subject = f"{INBOX}.{lane}.{reply.token.decode()}"
     if not reply.status:
         return f"MSG {subject} {sid} {len(reply.data)}\r\n".encode() + reply.data + b"\r\n"
@@ -294,15 +290,7 @@ def _frame(lane: str, reply: Reply, sid: int) -> bytes:
 class World:
     """One write."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        blocks: list[Messages],
-        rng: random.Random,
-        server: ModelServer | None = None,
-        is_checked: bool = False,
-        **options: object,
-    ) -> None:
+    def __init__(self, monkeypatch, blocks, rng, server=None, is_checked=False, **options):
         self.clock = Clock()
         monkeypatch.setattr(pauses, "_PATIENCE", {})
         self.server = server or ModelServer()
@@ -320,7 +308,7 @@ class World:
         self.publisher = Publisher(self.net, context, self.supply)
         give_back = self.publisher.admission.give_back
 
-        def checked(back: Messages, now: float) -> None:
+        def checked(back, now):
             sent = [None] * len(back) if back.sent is None else back.sent.to_pylist()
             for row, at in zip(back.rows.to_pylist(), sent, strict=True):
                 first = self.net.first_sent.get(row)
@@ -329,7 +317,7 @@ class World:
 
         monkeypatch.setattr(self.publisher.admission, "give_back", checked)
 
-    def run(self) -> Written:
+    def run(self):
         with self.publisher as publisher:
             while publisher.busy:
                 for leaving in publisher.leaving():
@@ -340,7 +328,7 @@ class World:
                 publisher.turn()
         return publisher.finish()
 
-    def rows(self, subject: str | None = None) -> list[int]:
+    def rows(self, subject=None):
         """The numbers of what is stored, in order."""
         return [
             int(each.data.split(b".")[0])
@@ -350,13 +338,13 @@ class World:
         ]
 
 
-def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool = True) -> Messages:
+def block(subjects, first, data=None, ids=True):
     found = messages(list(subjects), data, first=first, ids=ids)
     targets = [int(subject in SECOND) for subject in found.distinct]
     return replace(found, targets=pa.array(targets, pa.int32()))
 
 
-def command(number: int, subject: str, pause_s: float, reason: int = 0) -> ThrottleProducer:
+def command(number, subject, pause_s, reason=0):
     """A pause."""
     return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject)
 
@@ -367,13 +355,13 @@ def command(number: int, subject: str, pause_s: float, reason: int = 0) -> Throt
 class Elsewhere(ModelServer):
     """Takes dead letters and metrics; or has no room for any."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock):
         super().__init__()
         self._clock = clock
         self.is_full = False
         self.full_until = 0.0
 
-    def publish(self, sent: Sent) -> list[Reply]:
+    def publish(self, sent):
         if self.is_full or self._clock.now < self.full_until:
             self.heard.append(sent)
             return self._say(sent, stream="S", seq=0, error=error(503, 10077))
@@ -383,21 +371,21 @@ class Elsewhere(ModelServer):
 class Picky(ModelServer):
     """Never stores some rows."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.never: dict[bytes, dict[str, object]] = {}
 
-    def publish(self, sent: Sent) -> list[Reply]:
+    def publish(self, sent):
         self.refuse.update(self.never)
         return super().publish(sent)
 
 
-def is_row(each: Sent) -> bool:
+def is_row(each):
     """Whether it goes to a row's own subject."""
     return each.subject in SUBJECTS
 
 
-def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
+def elsewhere(monkeypatch, world):
     """A third stream, for what does not go to a row's own subject."""
     found, net = Elsewhere(world.clock), world.net
     note, servers = net.note, net.servers
@@ -411,7 +399,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
 SHEDDABLE = frozenset({Priority.NON_CRITICAL})
 
 
-def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
+def urgent(subjects, first, priorities):
     count = len(subjects)
     data = [b"%d." % row for row in range(first, first + count)]
     ids = pa.array([b"t-%d" % row for row in range(first, first + count)], pa.binary())
@@ -419,9 +407,7 @@ def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
     return replace(found, priorities=pa.array(priorities, pa.int8()), ids=ids)
 
 
-def shedding(
-    monkeypatch: pytest.MonkeyPatch, pushed_back: bool = True, **options: object
-) -> tuple[World, Elsewhere]:
+def shedding(monkeypatch, pushed_back=True, **options):
     """A server that may have pushed back, and rows that may all be shed."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
