@@ -1,7 +1,5 @@
 """The command `pyspark-jetstream`: list, help, mistakes, and where its login comes from."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The alerts of conf/, by Prometheus' own tool and by a Prometheus that scrapes an exporter."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

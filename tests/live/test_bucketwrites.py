@@ -1,7 +1,5 @@
 """Writing the keys of a Key-Value bucket on a real server, each once, and beside the command."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Creating the streams a write needs, on a real server; and leaving alone those that are there."""
 
-from __future__ import annotations
-
 import pytest
 
 from pyspark_jetstream.client.connection import Client

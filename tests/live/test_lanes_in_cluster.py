@@ -1,7 +1,5 @@
 """Writes into a stream of three replicas whose leader moves, or dies."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Records of the ledger that somebody else has stored, or that are none: an error each."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Ids that are made for rows: nobody guesses them, and all who write the rows agree on them."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

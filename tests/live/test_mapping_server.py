@@ -5,8 +5,6 @@ Both sides read the `mappings` of a server's configuration. Seeds are new in eac
 the test's id.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """What people do wrong, and what they see of it; what needs Spark is in tests/spark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A server that has no room: what waits, what overtakes, what goes elsewhere."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Streams of one partition each, made by a real server from a stream that exists."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rows that wait for pauses through kills: each is stored once, in the order of its subject."""
 
-from __future__ import annotations
-
 import gc
 import random
 import threading

@@ -1,7 +1,5 @@
 """Publishing to a real server: what is stored, once, and what is refused, clearly."""
 
-from __future__ import annotations
-
 import threading
 
 import pyarrow as pa

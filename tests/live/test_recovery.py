@@ -1,7 +1,5 @@
 """Reading what an earlier attempt of a write has stored, from a stream with anything in it."""
 
-from __future__ import annotations
-
 import threading
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Every way in which a server refuses a publish, provoked; and what it becomes."""
 
-from __future__ import annotations
-
 import json
 import threading
 

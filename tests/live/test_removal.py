@@ -1,7 +1,5 @@
 """Undo: exactly the streams that were made, with a real server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is shed and what is not: a real server, paused subjects, limits, and another stream's."""
 
-from __future__ import annotations
-
 import threading
 import time
 

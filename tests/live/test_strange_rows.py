@@ -5,8 +5,6 @@ SQL may make a row's subject or headers of a message whose author may not publis
 may.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from contextlib import contextmanager

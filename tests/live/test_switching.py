@@ -1,7 +1,5 @@
 """A checkpoint that is switched to another layout, by the program, on a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The server for users' tests: it serves, is brought back, and never outlives its user."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A write under the throttle of operators, and of the server's limits, over a real connection."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

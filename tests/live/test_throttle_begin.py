@@ -1,7 +1,5 @@
 """A pause reaches a writer before its first row, however short its task is (overload.md B7)."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

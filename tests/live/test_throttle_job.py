@@ -1,7 +1,5 @@
 """The operator's side of the throttle, with real servers and producers that do as they are told."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

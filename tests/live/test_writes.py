@@ -1,7 +1,5 @@
 """One task's write under the ledger: every row once, whatever happened to the attempts before."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """Each way to deploy, with each Spark; each Python and Java on one machine (`make matrix`)."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

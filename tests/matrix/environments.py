@@ -1,7 +1,5 @@
 """Interpreters, JDKs, and virtual environments with the built wheel, kept while nothing changed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

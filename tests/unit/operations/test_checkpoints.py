@@ -1,7 +1,5 @@
 """A streaming query's checkpoint, read off its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What of a look is a problem."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The sum of what producers report: nothing twice, nothing taken back, gauges of the living."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

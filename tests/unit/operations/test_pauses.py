@@ -1,7 +1,5 @@
 """PIP-385 on the operator's side: who is told what and when, and whose receipt is missing."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -3,8 +3,6 @@ Admission beside a model of it, row by row: the rules of overload.md as they sta
 events. Every row that goes or is shed, and every answer of the queue, is the model's.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Shed rows as dead letters, and dead letters as the rows they were."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pyarrow as pa

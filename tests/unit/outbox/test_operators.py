@@ -1,7 +1,5 @@
 """What a writer says when it begins, how long it holds its rows, and what it answers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

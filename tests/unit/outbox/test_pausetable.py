@@ -1,7 +1,5 @@
 """The table of pauses beside a model of it: the rules as they stand there, and random commands."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The priority of each row, beside a model of the rules (overload.md A1 to A7), row by row."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from dataclasses import dataclass, field

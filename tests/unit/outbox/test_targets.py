@@ -1,7 +1,5 @@
 """The streams a write may reach: which takes a subject, and what it allows."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -1,7 +1,5 @@
 """PIP-385 in a writer: what commands say, and what pauses explain (`test_throttle_walk`: which)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

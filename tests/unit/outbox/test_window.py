@@ -1,7 +1,5 @@
 """How many publishes may be on the wire: it doubles, is cut by push-back, and grows by one."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What a writer counts of sendings that failed: ignored, rejected, bypassed."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

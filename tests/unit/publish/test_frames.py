@@ -1,7 +1,5 @@
 """Frames are the bytes of the protocol, whatever their payloads."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The lane of plain publishes: frames made as they are needed, PubAcks taken many at a time."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

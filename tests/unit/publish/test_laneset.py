@@ -1,7 +1,5 @@
 """The lanes of a task: which stream pushed back, and how rows go."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A publisher whose process gets no time: PubAcks that have arrived, and deadlines that pass."""
 
-from __future__ import annotations
-
 import socket
 import time
 

@@ -1,7 +1,5 @@
 """Rows that are taken back, wait and go again: what a walk of whole writes has found."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

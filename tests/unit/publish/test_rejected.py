@@ -1,7 +1,5 @@
 """Rows that the server will never store: the task fails, or they become dead letters (onReject)."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Blocks made on a thread of their own: handed over one by one, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import select
 import threading

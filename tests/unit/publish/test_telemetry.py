@@ -1,7 +1,5 @@
 """What one task counts, and what its reports say; no clock, no server."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a writer counts: which series a call moves, and that adding snapshots forgets nothing."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random

@@ -1,7 +1,5 @@
 """What a write waits for, and how long: the publisher against a server that gives it nothing."""
 
-from __future__ import annotations
-
 import logging
 import random
 import re

@@ -1,7 +1,5 @@
 """The window: what is sent, what waits, what fails; no clock, no server."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """The window against a server and a network that do whatever they like."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

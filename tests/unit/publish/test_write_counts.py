@@ -1,7 +1,5 @@
 """What a whole write counts: under which route and stream, and how long it was paused."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ A seed draws the options of a write, its rows and what happens to it. Where each
 is known.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows of paused subjects that the mapping may send elsewhere (B17)."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows as messages: numbers, ids and the bytes of each row on the wire; messages in parts."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows and columns that are no messages, and what the errors name."""
 
-from __future__ import annotations
-
 import pickle
 import random
 
