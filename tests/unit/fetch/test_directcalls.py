@@ -157,7 +157,7 @@ def test_one_message_may_be_of_any_size():
         (lambda calls: calls.batch(1, "a", max_bytes=0), "max_bytes: expected a positive integer"),
         (lambda calls: calls.batch(1), "names no message"),
         (lambda calls: calls.multi_last([]), "multi_last: expected a filter"),
-        (lambda calls: calls.multi_last(""), "multi_last: expected a subject, a comma list"),
+        (lambda calls: calls.multi_last(""), "multi_last: expected a subject or a comma list"),
         (lambda calls: calls.multi_last(["a", ""]), "multi_last: expected a value"),
         (lambda calls: calls.multi_last(["a."]), "multi_last: invalid subject filter 'a.'"),
         (lambda calls: calls.multi_last(["a"], 0), "up_to_seq: expected a positive integer"),
