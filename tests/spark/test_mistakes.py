@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,59 +183,3 @@ def test_what_a_write_says(place, name):
 
     assert sentence(caught.value).startswith(says)
     assert kind is not AnalysisException or not jobs
-
-
-SPARKS: dict[str, tuple[Callable[[Place], object], str]] = {
-    "no mode": (
-        lambda at: save(at, "'x' AS data", mode=None, subject="S.a"),
-        'cannot be written in the "ErrorIfExists" mode',
-    ),
-    "update": (
-        lambda at: at.run(at.lines().selectExpr("value AS data"), mode="update", servers=at.url,
-                          subject="S.a"),
-        "jetstream does not support Update mode",
-    ),
-    "no checkpoint": (
-        lambda at: at.lines().selectExpr("value AS data").writeStream.format("jetstream")
-        .options(servers=at.url, subject="S.a").start(),
-        "checkpointLocation must be specified",
-    ),
-    "continuous": (
-        lambda at: at.load(stream="S").writeStream.format("noop").trigger(continuous="1 second")
-        .option("checkpointLocation", str(at.home / "c")).start().awaitTermination(60),
-        "Data source jetstream does not support continuous processing",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SPARKS)
-def test_what_spark_says_itself(place, name):
-    """What Spark refuses before it asks us is as docs/runbook.md quotes it."""
-    call, says = SPARKS[name]
-    with pytest.raises(Exception) as caught:
-        call(place)
-    page = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
-
-    assert says in str(caught.value)
-    assert says in page
-
-
-def test_a_thread_of_ones_own(place):
-    """In a plain thread Spark does not find the format, as docs/runbook.md says."""
-    said: list[str] = []
-
-    def run():
-        for prepare in (lambda: None, lambda: place.spark.createDataFrame([(0,)], "x INT")):
-            prepare()
-            try:
-                save(place, "'x' AS data", subject="S.a")
-                said.append("")
-            except Exception as error:
-                said.append(str(error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-
-    assert ["DATA_SOURCE_NOT_FOUND" in each for each in said] == [True, False]
-    assert said[1] == ""

@@ -1,7 +1,6 @@
 """What is said of the documentation to those who have the package alone."""
 
 import ast
-import re
 
 from pyspark_jetstream import errors
 
@@ -40,16 +39,3 @@ def test_an_error_has_the_address_of_its_page_where_there_is_one(monkeypatch):
     assert str(DENIED).endswith(
         " grant it to this user (see https://docs.example.org/v1/guides/login.html)"
     )
-
-
-def test_files_that_a_page_names_are_to_be_had():
-    """Who has the site alone gets a file of conf/ by a link of the page that tells to use it."""
-    for page in (ROOT / "docs").rglob("*.md"):
-        text = page.read_text()
-        if not page.match("guides/*") and page.name not in ("runbook.md", "install.md"):
-            continue
-        named = set(re.findall(r"`(conf/[\w.-]+\.\w+)`", text))
-        linked = re.findall(r"\]\(((?:\.\./)+conf/[\w./-]+)\)", text)
-
-        assert named <= {str((page.parent / to).resolve().relative_to(ROOT)) for to in linked}, page
-        assert all((page.parent / to).is_file() for to in linked)
