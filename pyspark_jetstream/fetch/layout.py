@@ -190,9 +190,9 @@ def _partitionings(
     stream: str, configs: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, int, str]]:
     """Transforms of a stream that make partitions: destination, number, and filter of one."""
-    from ..mapping.calls import find_partition  # what plans alone comes here
-
     for destination in _transforms(configs.get(stream, {})):
+        from ..mapping.calls import find_partition  # of streams with transforms alone
+
         if (found := find_partition(destination)) is not None:
             yield destination, *found
 
