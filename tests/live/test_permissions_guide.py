@@ -98,7 +98,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
 
     assert found[0] == paused[0] == 0 and found[2] == ""
     (producer,) = json.loads(found[1])["producers"]
-    assert (producer["query"], producer["streams"]) == ("orders", ["ALERTS"])
+    assert (producer["query"], producer["subjects"]) == ("orders", ["alerts.a"])
     assert json.loads(paused[1])["silent"] == []
     assert [each["receipts"] > 0 for each in json.loads(paused[1])["producers"]] == [True]
 
