@@ -53,7 +53,7 @@ class FarServer:
         self.buffer, self.pos = b"", 0
         self.max_payload = 1 << 20
         self.version = (2, 15, 1)
-        self.options = connection_of(f"nats://far-{next(_numbers)}", request_timeout_s=5.0)
+        self.options = connection_of(f"nats://far-{next(_numbers)}", request_timeout_s=60.0)
         self._rng = rng
         self._cut = cut
         self.round_trip_s = round_trip_s

@@ -67,8 +67,9 @@ def test_every_message_once_whatever_the_requests_bring(seed, gaps):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_connection_that_is_cut(seed):
+def test_a_connection_that_is_cut(seed, monkeypatch):
     """What had come of whole requests is not read again, and nothing is lost or doubled."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the pauses behind cuts
     rng = random.Random(seed)
     messages = stored(rng, 6_000, rng.choice([0.0, 0.3]), [50])
     server = FarServer(messages, rng, cut=0.04)
