@@ -26,7 +26,6 @@ from ..publish.context import WriteContext
 from ..publish.options import RowOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
-from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
@@ -37,15 +36,6 @@ from .streams import Streams, check_target
 from .watch import Watch
 
 logger = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class TaskReport:
-    """Facts that a task reports beside its counts; they grow while the task writes."""
-
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    seen: list[FoundStream] = field(default_factory=list)
-    """The target streams as they were found, for the commit."""
 
 
 @dataclass(slots=True)
@@ -61,8 +51,8 @@ class TaskAttempt:
     """At the ledger, before its first row was made."""
     builder: MessageBuilder
     streams: Streams
-    report: TaskReport
-    """Gets what is to be said of it, when it has ended."""
+    seen: list[FoundStream] = field(default_factory=list)
+    """Its target streams as they were found, with its rows, when it has ended."""
     reached: dict[str, Target] = field(default_factory=dict)
     """The streams that are noted, or about to be."""
 
@@ -96,13 +86,13 @@ class TaskAttempt:
 
     def _account(self, record: TaskRecord, counts: Written) -> Written:
         """
-        The outcome of the rows, which are all stored; the report gets the rest.
+        The outcome of the rows, which are all stored.
 
         Raises:
             TargetChangedError: A stream has rows that the ledger does not know to look in.
             WriterFencedError: Another attempt has taken the task over.
         """
-        report, stored_in = self.report, self.report.telemetry.stored_in
+        stored_in = self.context.telemetry.stored_in
         unknown = [name for name in stored_in if name not in self.reached]
         if unknown:
             known = ", ".join(self.reached)
@@ -112,7 +102,7 @@ class TaskAttempt:
                 " were written (or the server maps subjects: set exactlyOnce=false then)",
             )
         Ledger(JetStream(self.client)).check(record)
-        report.seen = [stream.upto(stored_in) for stream in record.streams.values()]
+        self.seen = [stream.upto(stored_in) for stream in record.streams.values()]
         return counts._replace(rows=self.builder.rows, lost=self.builder.lost)
 
     def _rows(

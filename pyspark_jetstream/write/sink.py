@@ -242,9 +242,8 @@ def _write(
         return Published(write_id, Written(0, 0, 0, 0, 0, 0))
     from ..publish.telemetry import Telemetry
     from ..worker import spare_collections
-    from .attempt import TaskReport
     from .exactlyonce.records import TaskName
-    from .task import write_task
+    from .task import TaskReport, write_task
 
     report = TaskReport(Telemetry(options.priorities.routes))
     with borrow(options.connection) as client:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from secrets import randbits
 from typing import TYPE_CHECKING, Final
@@ -31,14 +32,13 @@ from ..publish.context import RowSignals, WriteContext
 from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
-from ..publish.telemetry import Origin
+from ..publish.telemetry import Origin, Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..worker import MAX_NAME, query_name
-from .attempt import TaskAttempt, TaskReport
 from .exactlyonce.ids import Ids
-from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskName
+from .exactlyonce.targetstate import FoundStream
 from .rows import MessageBuilder
 from .streams import Streams
 
@@ -49,6 +49,15 @@ logger = get_logger(__name__)
 
 _SAID: Final[set[str]] = set()
 """Headers that this process has warned of: it writes a task of each batch of a query."""
+
+
+@dataclass(slots=True)
+class TaskReport:
+    """Facts that a task reports beside its counts; they grow while the task writes."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    seen: list[FoundStream] = field(default_factory=list)
+    """The target streams as they were found, for the commit."""
 
 
 def write_task(
@@ -80,6 +89,8 @@ def write_task(
     look = None
     id_prefix = None if ids is None else ids.prefix
     if options.ledger:
+        from .exactlyonce.ledger import Ledger
+
         ledger = Ledger(JetStream(client))
         look = ledger.look(name, ids is not None and ids.keyed)
         if ids is not None:
@@ -107,8 +118,11 @@ def write_task(
             report.seen = streams.holding(report.telemetry.stored_in)
             outcome: Written | None = counts._replace(rows=builder.rows, lost=builder.lost)
         else:
-            attempt = TaskAttempt(client, context, name, id_prefix, look, builder, streams, report)
+            from .attempt import TaskAttempt
+
+            attempt = TaskAttempt(client, context, name, id_prefix, look, builder, streams)
             outcome = attempt.run(iter(batches), reroutes is not None)
+            report.seen = attempt.seen
     for header in sorted(builder.left_out - _SAID):
         logger.warning("the header %s of rows is not sent: %s", header, left_out_because(header))
     _SAID.update(builder.left_out)

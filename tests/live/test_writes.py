@@ -21,11 +21,10 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
-from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.admin import update_stream
 from ..kits.options import changed, connection_of, sink_of
