@@ -93,12 +93,6 @@ class Telemetry:
         if count:
             self._series(metric, labels)[0] += count
 
-    def _waited(self, labels: Labels, seconds: float, count: int) -> None:
-        """Adds `count` observations of this duration to `QUEUE_TIME`."""
-        series = self._series(metrics.QUEUE_TIME, labels)
-        series[bisect_left(metrics.QUEUE_TIME.buckets, seconds)] += count
-        series[-1] += round(seconds * count * MICRO)
-
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
     def sent(self, messages: Messages, since: pa.Array, streams: Streams, now: float) -> None:
@@ -109,17 +103,12 @@ class Telemetry:
             since: DOUBLE, when each was there.
         """
         waits = pc.subtract(now, since)
-        runs, places = _runs(waits), pc.unique(messages.targets).to_pylist()
-        if not self._routes and messages.priorities is None and len(places) == 1:
-            for seconds, count in runs:
-                labels = UNKNOWN, Priority.NORMAL.label, streams(places[0])
-                self._waited(labels, seconds, count)
-            return
         for place, route, priority, rows in self.groups(messages):
-            # Rows of a block came at one time.
-            own = [(runs[0][0], len(rows))] if len(runs) == 1 else _runs(waits.take(rows))
-            for seconds, count in own:
-                self._waited((route, priority.label, streams(place)), seconds, count)
+            series = self._series(metrics.QUEUE_TIME, (route, priority.label, streams(place)))
+            for run in pc.value_counts(waits.take(rows)).to_pylist():
+                seconds, count = run["values"], run["counts"]
+                series[bisect_left(metrics.QUEUE_TIME.buckets, seconds)] += count
+                series[-1] += round(seconds * count * MICRO)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, streams: Streams) -> None:
         """Rows made room, as dead letters or for good."""
@@ -140,6 +129,10 @@ class Telemetry:
             The stream's place in `Targets`, None where it is not known, route, priority and the
             places of these rows (INT64), in order.
         """
+        known = pc.unique(messages.targets).to_pylist()
+        if not self._routes and messages.priorities is None and len(known) == 1:
+            # Arrow's own grouping is slow to import.
+            return [(known[0], UNKNOWN, Priority.NORMAL, all_places(len(messages)))]
         routes = first_match(self._routes, pa.array(messages.distinct, pa.string()))
         table = pa.table(
             {
@@ -260,8 +253,3 @@ class Watchdog:
             self._warn_at = now + _STALLED_S
             return now - at
         return 0.0
-
-
-def _runs(values: pa.Array) -> list[tuple[float, int]]:
-    """Each value, and how often it is there."""
-    return [(run["values"], run["counts"]) for run in pc.value_counts(values).to_pylist()]
