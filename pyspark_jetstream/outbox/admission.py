@@ -106,7 +106,6 @@ class Admission:
 
     def __init__(self, rules: Rules, throttle: Throttle) -> None:
         self.offered = 0
-        self.shed = 0
         self._rules = rules
         self._throttle = throttle
         self._queue = RowQueue(rules.by_subject)
@@ -120,7 +119,7 @@ class Admission:
         self._latest: Sequence[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
-        return f"<Admission {len(self._queue)} queued; {len(self._held)} held; {self.shed} shed>"
+        return f"<Admission {len(self._queue)} queued; {len(self._held)} held>"
 
     @property
     def waiting(self) -> int:
@@ -242,15 +241,9 @@ class Admission:
         may = self._rules.sheddable and max(over) > 0 and len(self._queue)
         if not may or not self._is_felt(now, is_window_full):
             return []
-        messages = self._shed(self.overload.to_go(self._queue.merged(), over, now))
+        messages = self._queue.remove(self.overload.to_go(self._queue.merged(), over, now))
         reason = "MaxConcurrentRequests" if over[0] > 0 else "MaxMemoryUsage"
         return [Leaving(messages, reason)] if len(messages) else []
-
-    def _shed(self, mask: pa.Array) -> Messages:
-        """The rows of the merged block whose mask is true leave, in the order of the rows."""
-        messages = self._queue.remove(mask)
-        self.shed += len(messages)
-        return messages
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -283,7 +276,7 @@ class Admission:
                 f"row {block.rows[place].as_py()}: not sent within queueTimeout,"
                 f" {now - block.waits_since[place].as_py():.1f}s after it was there",
             )
-        shed.append(Leaving(self._shed(late), "QueueTimeout"))
+        shed.append(Leaving(self._queue.remove(late), "QueueTimeout"))
         self._queue_anew(now)
         return shed
 
@@ -298,7 +291,7 @@ class Admission:
         if not self._rules.sheddable or not self.waiting or not self.overload.is_felt(now):
             return []
         sent_by = now - _PATIENCE * publish_timeout_s
-        messages = self._shed(self.overload.to_give_up(self._all(), sent_by, now))
+        messages = self._queue.remove(self.overload.to_give_up(self._all(), sent_by, now))
         self._queue_anew(now)
         return [Leaving(messages, "PublishTimeout")] if len(messages) else []
 
@@ -365,7 +358,6 @@ class Admission:
         if pc.any(failing).as_py():
             raise self._timed_out(block, pc.index(failing, True).as_py(), now)
         self._held.drop_paused(late)
-        self.shed += pc.sum(late).as_py()
         return [Leaving(block.where(late), "ThrottleTimeout")]
 
     def _timed_out(self, block: Messages, place: int, now: float) -> PublishError:
