@@ -1,15 +1,10 @@
-"""
-One streaming read used more than once in a plan: each scan has each row once.
-
-On two executors, with speculation, a task of each scan is killed at its first try.
-"""
+"""One streaming read used more than once in a plan: each scan has each row once."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +15,6 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.taskcontext import TaskContext
 
 PARTS, ROUNDS, EACH = 2, 4, 40
 ROWS = ROUNDS * EACH
@@ -195,17 +189,7 @@ def test_each_scan_has_each_row_once(
     firsts = (0, ROWS) if usage is sources else (0,)
     made = [Source(new_stream, publish, retention, layout, first) for first in firsts]
     more = {} if min_partitions is None else {"minPartitions": min_partitions}
-    number = plain = f.expr("int(string(data)) AS number")
-    if "speculation" in str(PLACES[HERE]):
-
-        @f.udf("int", useArrow=False)
-        def killing(data):
-            context = TaskContext.get()
-            if context.attemptNumber() == 0 and context.partitionId() % PARTS == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return int(data)
-
-        number = killing("data").alias("number")
+    number = f.expr("int(string(data)) AS number")
     read = [stream_df(**each.options, **more).select("*", number) for each in made]
     kept = Source(new_stream, publish, "limits", "one")
     for round_ in range(ROUNDS):
@@ -213,7 +197,7 @@ def test_each_scan_has_each_row_once(
     home = tmp_path / "noted"
     home.mkdir()
     spark.conf.set("spark.sql.adaptive.enabled", str(adaptive).lower())
-    static = range_df(**kept.options).select(plain)
+    static = range_df(**kept.options).select(number)
     branches = usage(read[0], other=read[-1], static=static, home=home)
     names = [f"usages_{time.monotonic_ns()}" for _ in branches]
 
