@@ -4,13 +4,22 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 
+from pyspark_jetstream.client.connection import Client
+
+from ..conftest import connection_to
 from ..kits.exporter import exporter
+from ..kits.metrics import publish, reports
 from ..kits.places import ROOT
+from ..kits.servers import free_ports
+from ..kits.shared import eventually
 from ..unit.test_runbook import BY_NAME, named
 
 __all__ = ["exporter"]
@@ -157,3 +166,44 @@ def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+@needs_promtool
+def test_a_real_prometheus_fires_them(nats_server, exporter, tmp_path):
+    """It scrapes by the rules of conf/, seconds for minutes, and fires for more dead letters."""
+    subject = "spark.jetstream.metrics.alerts"
+    scraped = exporter(nats_server, "--metrics-subject", subject).url.split("/")[2]
+    rules, settings = tmp_path / "rules.yml", tmp_path / "prometheus.yml"
+    rules.write_text(re.sub(r"\b(\d+)m\b(?!.*summary)", r"\1s", TEXT))
+    jobs = [{"job_name": "pyspark-jetstream", "static_configs": [{"targets": [scraped]}]}]
+    every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings.write_text(  # JSON is YAML
+        json.dumps({"global": every, "rule_files": [str(rules)], "scrape_configs": jobs})
+    )
+    place = f"127.0.0.1:{free_ports(1)[0]}"
+
+    def holds(query: str) -> bool:
+        with suppress(OSError), urlopen(f"http://{place}/api/v1/query?query={quote(query)}") as of:
+            return json.load(of)["data"]["result"] != []
+        return False  # it is not ready
+
+    more = iter(reports(1, 500))
+
+    def fires() -> bool:
+        publish(client, subject, [next(more).encode()])
+        return holds('ALERTS{alertname="JetStreamDeadLetters", alertstate="firing"}')
+
+    words = [f"--config.file={settings}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        closing(Client(connection_to(nats_server))) as client,
+    ):
+        process = subprocess.Popen(
+            ["prometheus", *words, f"--web.listen-address={place}"], stdout=log, stderr=log
+        )
+        try:
+            eventually(lambda: holds("up == 1"))
+            eventually(fires)
+        finally:
+            process.terminate()
+            process.wait(60)

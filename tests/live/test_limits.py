@@ -15,7 +15,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from ..kits.logins import operator_mode
 from ..kits.options import connection_of, creation_of
 from ..kits.reading import Query
-from ..kits.servers import DevServer
+from ..kits.servers import DevCluster, DevServer
 
 LIMITED = """
 jetstream { limits { max_request_batch: 100, max_ack_pending: 50, duplicate_window: "30s" } }
@@ -155,6 +155,19 @@ def test_a_tier_of_the_account_is_named(tier, named):
         client.close()
 
     assert "nats kv add" not in str(caught.value)
+
+
+def test_a_limit_of_replicated_assets_is_named():
+    """A server that may have no more of them takes no seat of a replicated stream."""
+    stream = {"name": "S", "subjects": ["S.>"], "allow_direct": True, "num_replicas": 3}
+    with DevCluster(3, "jetstream { limits { max_ha_assets: 1 } }") as cluster:
+        query = Query(cluster.servers[0], stream="S")
+        client = Client(connection_of(cluster.servers[0].url))
+        JetStream(client).create_stream(stream)
+        with pytest.raises(ReadError, match="insufficient resources.* max_ha_assets"):
+            query.step()
+        query.reader.stop()
+        client.close()
 
 
 @pytest.mark.parametrize("of", FULL)

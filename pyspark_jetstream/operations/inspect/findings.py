@@ -94,7 +94,7 @@ def add_stream(report: Report, info: StreamInfo, command: Callable[[str], str]) 
     flags = " ".join(f"--max-{flag}=…" for _, flag, *_ in limits)
     has = " and ".join(f"{limit:,} {of}" for limit, _, of, *_ in limits)
     room = f"its limit is {has}: make room, or raise it"
-    mend = f"{room} ({command(f'nats stream edit {info.name} {flags}')})"
+    mend = f"{room} ({command(f'nats stream edit {info.name} {flags} --force')})"
     if any(used + one > limit for limit, _, _, used, one in limits):
         refuses = "is full, and refuses what is published (discard new)"
         report.problems.append(f"{where}: {refuses}; {mend}")

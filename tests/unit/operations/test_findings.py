@@ -206,7 +206,7 @@ def test_what_raises_the_limit_of_a_full_stream() -> None:
     config = {"discard": "new", "max_msgs": 1090}
     (problem,) = of_stream(replace(STREAM, messages=1090, config=config)).problems
 
-    how = "(`nats stream edit S --max-msgs=…`)"
+    how = "(`nats stream edit S --max-msgs=… --force`)"
     assert problem.endswith(f"its limit is 1,090 messages: make room, or raise it {how}")
 
 
@@ -300,7 +300,7 @@ def test_commands_reach_the_server_that_was_asked() -> None:
     add_stream(found, replace(STREAM, config={"discard": "new", "max_msgs": 90}), command)
     full, problem = found.problems[0], of_consumer(answer, command=command).problems[0]
 
-    assert "(`nats stream edit S --max-msgs=… --server tls://n1:4222,nats://n2`)" in full
+    assert "(`nats stream edit S --max-msgs=… --force --server tls://n1:4222,nats://n2`)" in full
     assert "(`nats consumer rm S q-0 --server tls://n1:4222,nats://n2`)" in problem
     assert parse_connection({}).command("nats stream info S") == "`nats stream info S`"
 
