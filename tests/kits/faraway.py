@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import random
 import time
 from functools import cached_property
 
@@ -32,13 +31,7 @@ class FarServer:
         round_trip_s: what the client is told of a PING.
     """
 
-    def __init__(
-        self,
-        messages: list[Message],
-        rng: random.Random,
-        cut: float = 0.0,
-        round_trip_s: float = 10.0,
-    ) -> None:
+    def __init__(self, messages, rng, cut=0.0, round_trip_s=10.0):
         self.messages = messages
         self.turns = 0
         self.cuts = 0
@@ -66,16 +59,16 @@ class FarServer:
     # ── what a client is to the reader ───────────────────────────────────────────────────────
 
     @property
-    def connection(self) -> FarServer:
+    def connection(self):
         return self
 
-    def drop(self) -> None:
+    def drop(self):
         self.buffer, self.pos = b"", 0
         self._coming.clear()
         self._open.clear()
         self._subscribed.clear()
 
-    def requests(self, requests: list, max_bytes: float = math.inf) -> list[Reply]:
+    def requests(self, requests, max_bytes=math.inf):
         """JetStream's API: what follows a sequence, and direct gets of the first of a subject."""
         self.turns += 1
         self.buffer, self.pos = b"", 0
@@ -104,27 +97,27 @@ class FarServer:
 
     # ── what a connection is ─────────────────────────────────────────────────────────────────
 
-    def new_inbox(self) -> str:
+    def new_inbox(self):
         return f"_INBOX.far{next(self._inboxes)}"
 
-    def subscribe(self, subject: str) -> int:
+    def subscribe(self, subject):
         self._subscribed[subject] = next(self._sids)
         return self._subscribed[subject]
 
-    def unsubscribe(self, sid: int) -> None:
+    def unsubscribe(self, sid):
         self._subscribed = {inbox: at for inbox, at in self._subscribed.items() if at != sid}
 
-    def control(self, control: wire.Control) -> None:
+    def control(self, control):
         raise AssertionError(control)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         line, _, body = data.partition(b"\r\n")
         words = line.decode().split()
         assert words[:2] == ["PUB", "$JS.API.DIRECT.GET.S"]
         self.asked.append(json.loads(body))
         self._open.append((words[2], self.asked[-1]))
 
-    def fill(self, deadline: float, need: int = 1) -> bool:
+    def fill(self, deadline, need=1):
         assert deadline > time.monotonic() - 60
         if not self._coming:
             self._answer()
@@ -140,7 +133,7 @@ class FarServer:
         del self._coming[:size]
         return True
 
-    def next_frame(self, deadline: float) -> wire.Frame | None:
+    def next_frame(self, deadline):
         while True:
             received, where = wire.next_frame(self.buffer, self.pos)
             if isinstance(received, wire.Frame):
@@ -149,11 +142,11 @@ class FarServer:
             if not self.fill(deadline, where):
                 return None
 
-    def _sid(self, inbox: str) -> int | None:
+    def _sid(self, inbox):
         whole = f"{inbox.rpartition('.')[0]}.*"
         return self._subscribed.get(inbox, self._subscribed.get(whole))
 
-    def _answer(self) -> None:
+    def _answer(self):
         self.turns += 1
         self.together = max(self.together, len(self._open))
         answers = [
@@ -165,12 +158,12 @@ class FarServer:
         self._coming += b"".join(frame for frames in answers for frame in frames)
         self.on_its_way = max(self.on_its_way, len(self._coming))
 
-    def _first(self, query: dict) -> Message:
+    def _first(self, query):
         if "next_by_subj" in query:
             return self._by_subject[query["next_by_subj"]][0]
         return self.messages[query["seq"] - 1]
 
-    def _found(self, query: dict) -> list[Message]:
+    def _found(self, query):
         if "multi_last" not in query:
             return [m for m in self.messages if m.sequence >= query["seq"]]
         up_to = query.get("up_to_seq", math.inf)
@@ -179,13 +172,13 @@ class FarServer:
         return sorted((some[-1] for some in there if some), key=lambda m: m.sequence)
 
     @cached_property
-    def _by_subject(self) -> dict[str, list[Message]]:
+    def _by_subject(self):
         found: dict[str, list[Message]] = {}
         for message in self.messages:
             found.setdefault(message.subject, []).append(message)
         return found
 
-    def _frames(self, query: dict) -> list[bytes]:
+    def _frames(self, query):
         found = self._found(query)
         if not found:
             return [hmsg("_INBOX.abc", "", b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]

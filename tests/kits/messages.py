@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime, timedelta
 
 from pyspark_jetstream.client import wire
@@ -25,11 +24,11 @@ LOOKALIKES = [
 ]
 
 
-def block(pairs) -> bytes:
+def block(pairs):
     return wire.header_block(pairs)
 
 
-def hmsg(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
+def hmsg(subject, reply, headers, data):
     to = f"{subject} {SID} {reply}" if reply else f"{subject} {SID}"
     return b"HMSG %b %d %d\r\n%b%b\r\n" % (
         to.encode(), len(headers), len(headers) + len(data), headers, data,
@@ -76,7 +75,7 @@ SOUND = {
 """Header blocks as unusual of which something can be read, and what."""
 
 
-def sent_on(stored: bytes, own) -> bytes:
+def sent_on(stored, own):
     """A stored block with lines of the server, as nats-server 2.15.1 makes it (genHeader)."""
     kept = stored[:-2] if len(stored) > 2 else b"NATS/1.0\r\n"
     return kept + "".join(f"{name}: {value}\r\n" for name, value in own).encode() + b"\r\n"
@@ -86,24 +85,18 @@ class Message:
     """One stored message and what a read should make of it."""
 
     def __init__(
-        self,
-        sequence,
-        subject="a.b",
-        data=b"x",
-        headers=(),
-        nanos=1_700_000_000 * 10**9,
-        stored: bytes | None = None,
+        self, sequence, subject="a.b", data=b"x", headers=(), nanos=1700000000 * 10**9, stored=None
     ):
         self.sequence, self.subject, self.data = sequence, subject, data
         self.headers, self.nanos = list(headers), nanos
         self._stored = stored
 
     @property
-    def stored(self) -> bytes:
+    def stored(self):
         """The header block, which need not be one."""
         return block(self.headers) if self._stored is None else self._stored
 
-    def delivered(self, dseq: int, pending: int, prefix: str = "$JS.ACK.S.c.1", tail="") -> bytes:
+    def delivered(self, dseq, pending, prefix="$JS.ACK.S.c.1", tail=""):
         """As a consumer delivers it: with what was stored, and no more."""
         reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}{tail}"
         if self.stored:
@@ -111,7 +104,7 @@ class Message:
         line = f"MSG {self.subject} {SID} {reply} {len(self.data)}"
         return b"%b\r\n%b\r\n" % (line.encode(), self.data)
 
-    def got(self, before: int, pending: int) -> bytes:
+    def got(self, before, pending):
         """As a batched direct get sends it."""
         whole, part = divmod(self.nanos, 10**9)
         fraction = f".{part:09d}".rstrip("0").rstrip(".")
@@ -126,7 +119,7 @@ class Message:
         ]
         return hmsg(INBOX, "", sent_on(self.stored, own), self.data)
 
-    def row(self, partition: int, with_headers: bool) -> dict:
+    def row(self, partition, with_headers):
         """The row by the slowest way there is."""
         row = {
             "subject": self.subject,
@@ -145,7 +138,7 @@ class Message:
         return row
 
 
-def random_message(rng: random.Random, sequence: int) -> Message:
+def random_message(rng, sequence):
     headers = []
     if rng.random() < 0.4:
         names, values = ["A", "a", "X-Trace", "\u00fc"], ["", "v", "a: b"]
@@ -169,7 +162,7 @@ def random_message(rng: random.Random, sequence: int) -> Message:
     )
 
 
-def random_messages(rng: random.Random, count: int) -> list[Message]:
+def random_messages(rng, count):
     sequence = rng.choice([0, 2**53 - 3, 2**62])
     return [
         random_message(rng, sequence := sequence + rng.choice([1, 1, 1, rng.randint(2, 1000)]))

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
 
 Change = Callable[[bytes], bytes]
 
@@ -18,15 +17,15 @@ _TLS_RECORD = b"\x16"
 """What a TLS handshake begins with."""
 
 
-def unchanged(data: bytes) -> bytes:
+def unchanged(data):
     """What the server says, as it is."""
     return data
 
 
-def info_with(**changes: Any) -> Change:
+def info_with(**changes):
     """The server's INFO with other values; None leaves a key out."""
 
-    def change(line: bytes) -> bytes:
+    def change(line):
         info = json.loads(line.partition(b" ")[2]) | changes
         kept = {key: value for key, value in info.items() if value is not None}
         return b"INFO %s\r\n" % json.dumps(kept).encode()
@@ -34,10 +33,10 @@ def info_with(**changes: Any) -> Change:
     return change
 
 
-def clock_moved(hours: int) -> Change:
+def clock_moved(hours):
     """A server whose clock differs from ours by whole hours, as its API answers show it."""
 
-    def moved(found: re.Match[bytes]) -> bytes:
+    def moved(found):
         was = found[2].decode()
         now = datetime.fromisoformat(was) + timedelta(hours=hours)
         return found[1] + now.strftime("%Y-%m-%dT%H").encode() + found[3]
@@ -61,14 +60,7 @@ class Proxy:
             as fast as it goes.
     """
 
-    def __init__(
-        self,
-        server_port: int,
-        change: Change = unchanged,
-        retort: bytes = b"",
-        rewrite: Change = unchanged,
-        rate: int = 0,
-    ) -> None:
+    def __init__(self, server_port, change=unchanged, retort=b"", rewrite=unchanged, rate=0):
         self.change = change
         self._retort = retort
         self._rewrite = rewrite
@@ -84,11 +76,11 @@ class Proxy:
         self._silent: set[int] = set()
         self._mute: set[int] = set()
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self):
         self._spawn(self._accept)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:  # the first may still add others
@@ -98,11 +90,11 @@ class Proxy:
             sock.close()
 
     @property
-    def url(self) -> str:
+    def url(self):
         """Likewise, without TLS."""
         return f"nats://127.0.0.1:{self.port}"
 
-    def hush(self, both: bool = True) -> None:
+    def hush(self, both=True):
         """
         Connections that are open now stay so, and nothing reaches the client any more, or, if both
         ways are silent, the server.
@@ -110,7 +102,7 @@ class Proxy:
         self._mute = set(range(len(self.heard)))
         self._silent = set(self._mute) if both else set()
 
-    def cut(self, wrote: bytes) -> None:
+    def cut(self, wrote):
         """Ends the connections on which a client wrote this."""
         for index, text in enumerate(list(self.heard)):
             if wrote in text:
@@ -118,12 +110,12 @@ class Proxy:
                     with suppress(OSError):
                         sock.shutdown(socket.SHUT_RDWR)
 
-    def _spawn(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _spawn(self, call, *arguments):
         thread = threading.Thread(target=call, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
@@ -137,7 +129,7 @@ class Proxy:
                 self._spawn(self._up, client, server, len(self.heard) - 1)
                 self._spawn(self._down, server, client, len(self.heard) - 1)
 
-    def _up(self, client: socket.socket, server: socket.socket, index: int) -> None:
+    def _up(self, client, server, index):
         with suppress(OSError):
             while data := client.recv(1 << 16):
                 if not self.heard[index] and self._retort:
@@ -148,7 +140,7 @@ class Proxy:
         with suppress(OSError):  # also of a client that has reset its end
             server.shutdown(socket.SHUT_WR)
 
-    def _down(self, server: socket.socket, client: socket.socket, index: int) -> None:
+    def _down(self, server, client, index):
         with suppress(OSError):
             line = server.recv(1)
             if line not in (b"", _TLS_RECORD):

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,13 +17,12 @@ from pyspark_jetstream.operations.files import LocalFiles, checkpoint_files
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
-from ..kits.servers import DevServer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
-def started(server: DevServer, *arguments: str, submit: str = "") -> subprocess.Popen[str]:
+def started(server, *arguments, submit=""):
     """The program, in a Python of its own, with Spark's JVM configured as `submit` says."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell",
@@ -36,9 +34,7 @@ def started(server: DevServer, *arguments: str, submit: str = "") -> subprocess.
     )  # fmt: skip
 
 
-def test_a_file_system_that_does_not_answer(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_does_not_answer(spark, monkeypatch):
     """One that takes the connection and is silent is an error in time, and not in Hadoop's own."""
     monkeypatch.setattr(files, "TIMEOUT_S", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -47,7 +43,7 @@ def test_a_file_system_that_does_not_answer(
             checkpoint_files(place)
 
 
-def test_with_the_session_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_with_the_session_that_is_there(spark, tmp_path):
     """In a program with a session its JVM and configuration are used."""
     path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
     context: Any = spark.sparkContext._jsc
@@ -73,7 +69,7 @@ def test_with_the_session_that_is_there(spark: SparkSession, tmp_path: Path) -> 
         checkpoint_files("nosuch://h/c")
 
 
-def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
+def test_without_java(tmp_path, nats_server):
     """Where no JVM can be started, the line says so."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JAVA_HOME", str(tmp_path))
