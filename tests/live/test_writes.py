@@ -21,6 +21,7 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
+from pyspark_jetstream.write.exactlyonce import records
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -216,8 +217,9 @@ def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
     assert sorted(data_of(js, name)) == list(range(300))
 
 
-def test_a_zombie_that_begins_behind_the_commit_stops(js, ledger, options, new_stream):
+def test_a_zombie_that_begins_behind_the_commit_stops(js, ledger, options, new_stream, monkeypatch):
     """What the window has forgotten it does not store again."""
+    monkeypatch.setattr(records, "_FRESH_S", 600.0)
     name, task = new_stream(**BRIEF), TaskName("q24", 0, 0)
     options = changed(options, **FAST)
 

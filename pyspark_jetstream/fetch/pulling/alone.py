@@ -177,7 +177,11 @@ class OwnAttempt(Attempt):
                 if len(frames) and frames.reaches(self._read.end):
                     yield from self._flush()
                     return
-                pulls.wait(where, timeout_s)
+                if not pulls.wait(where, timeout_s):
+                    from ..survey import check_answers  # of reads that stand still alone
+
+                    check_answers(self._js, self._read.stream)
+                    raise Superseded("the pulls stayed without an answer")
                 continue
             connection.pos = where
             if isinstance(received, wire.Control):

@@ -17,7 +17,6 @@ from ...client.connection import Client
 from ...errors import NotConnectedError
 from ...sanitize import get_logger
 from ..pace import FAR_S, Appetite, busy_messages, publishers_of, pull_bytes, pulls_ahead
-from ..sessions import Superseded
 
 logger = get_logger(__name__)
 
@@ -27,7 +26,7 @@ _PULL_MESSAGES: Final = 20_000
 """Messages of one pull at the most; two pulls are open, far from the server more (`pace`)."""
 
 _SILENCE_S: Final = 4.0
-"""Without a message for so long the server has forgotten the pulls, or never saw them."""
+"""Without a byte for so long the server has forgotten the pulls, or never saw them."""
 
 _LOOK_S: Final = 1.0
 """Longest wait for bytes at one time."""
@@ -101,7 +100,7 @@ class Pulls:
         self._known = 0
         """Messages that the stream had for this consumer, those that were read included."""
         self._heard = time.monotonic()
-        """When a message came last, or somebody began to wait for one."""
+        """When bytes came last, or somebody began to wait for them."""
 
     def close(self) -> None:
         """Lets go of what is open: the server forgets a pull that finds no interest."""
@@ -159,14 +158,19 @@ class Pulls:
         self.open -= left
         self.budget += left
 
-    def wait(self, need: int, timeout_s: float) -> None:
+    def wait(self, need: int, timeout_s: float) -> bool:
         """
         Reads until `need` more bytes have come, for a moment at the most.
 
-        Raises:
-            Superseded: No message has come for long, or for `timeout_s`.
+        Returns:
+            Whether more may come: not where nothing has for long, or for `timeout_s`.
         """
         now, silence_s = time.monotonic(), min(_SILENCE_S, timeout_s)
         if now - self._heard > silence_s:
-            raise Superseded("the pulls stayed without a message")
-        self.connection.fill(now + min(_LOOK_S, silence_s), need)
+            return False
+        connection = self.connection
+        unread = len(connection.buffer) - connection.pos
+        connection.fill(now + min(_LOOK_S, silence_s), need)
+        if len(connection.buffer) - connection.pos > unread:  # as of a large one on a slow line
+            self._heard = time.monotonic()
+        return True

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -117,7 +118,7 @@ class Ledger:
         keys += [_secret_key(name.write)] * secret
         committed, last, mapping, *secrets = self._bucket.last(*keys)
         secret_note = secrets[0] if secrets else _NOTHING
-        return LedgerLook(committed_of(committed), last, mapping, secret_note)
+        return LedgerLook(committed_of(committed), last, mapping, secret_note, time.monotonic())
 
     def id_prefix(self, name: TaskName, ids: Ids, look: LedgerLook) -> str:
         """
@@ -153,7 +154,7 @@ class Ledger:
         Args:
             targets: those that the attempt is about to publish into, as they are now.
             mapping: digest of the mapping that its rows go by; "" without one.
-            look: at the ledger, before; what has changed since is found by the note it replaces.
+            look: at the ledger, a moment ago.
 
         Raises:
             TargetChangedError: One of them has lost rows since the last commit.
@@ -163,7 +164,8 @@ class Ledger:
         """
         targets = list(targets)
         for _ in range(_MAX_TAKEOVERS):
-            look = look or self.look(name)
+            if look is None or not look.is_fresh:
+                look = self.look(name)
             committed, last = look.committed, look.last
             if committed.batch == name.batch:
                 return None

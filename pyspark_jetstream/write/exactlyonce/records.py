@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,6 +26,9 @@ _MAX_COUNT: Final = 1 << 63
 
 _STREAMS: Final = 1_000
 """Number of streams that a commit notes, those written to last."""
+
+_FRESH_S: Final = 1.0
+"""For so long a look into the ledger stands for one that is made now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,12 @@ class LedgerLook:
     """Likewise of its batch's mapping."""
     secret: StoredMessage
     """Likewise of its query's secret."""
+    at: float
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it stands for one that is made now."""
+        return time.monotonic() - self.at < _FRESH_S
 
 
 def committed_of(message: StoredMessage) -> Committed:
