@@ -32,13 +32,7 @@ class Verdict:
     """Without a PubAck."""
     unacked_copied: int = 0
     """Of them, those that were stored all the same."""
-    lost_by_server: int = 0
-    """With a PubAck, and not in the source stream, which limits nothing."""
     examples: list[str] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        return not self.lost
 
     def failures(self, order: bool) -> list[str]:
         """What should not be, in words; disorder only where order is promised."""
@@ -94,11 +88,7 @@ def _judge_subject(
     verdict.copied += len(copy)
     verdict.unacked += len(unacked)
     verdict.unacked_copied += len(unacked & counts.keys())
-    if source is None:
-        wanted = sorted(acked)
-    else:
-        wanted = list(source)
-        verdict.lost_by_server += len(acked - set(source))
+    wanted = sorted(acked) if source is None else list(source)
     place = {key: at for at, key in enumerate(wanted)}
     lost = [key for key in wanted if not counts[key]]
     doubled = [key for key, count in counts.items() if count > 1]

@@ -265,7 +265,7 @@ async def _drain(world: World, result: Result) -> None:
         copied = (await world.admin.state(TARGET))["messages"]
         if copied >= await _stored(world):
             result.verdict = await _verdict(world)
-            if result.verdict.complete:
+            if not result.verdict.lost:
                 return
         patience.progress(copied)
         if patience.over:

@@ -10,6 +10,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.pace import appetite_of
+from pyspark_jetstream.fetch.pulling import pulls
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
@@ -77,3 +78,17 @@ def test_who_is_cut_off_asks_for_less(server, read):
     assert 0 < times[0] < 10, times
     assert share < 1
     assert times[-1] == 0, times
+
+
+def test_a_message_that_comes_slowly_is_no_silence(server, monkeypatch):
+    """A pull is not given up while bytes of its message come, however long that takes."""
+    monkeypatch.setattr(pulls, "_SILENCE_S", 0.5)
+    admin = Client(connection_of(server.url))
+    js = JetStream(admin)
+    js.create_stream({"name": "LARGE", "subjects": ["L"]})
+    js.publish("L", bytes(400_000), [])
+    with Proxy(server.port, rate=200_000) as proxy:
+        client = Client(connection_of(proxy.url, request_timeout_s=8.0))
+        assert sequences(reading("LARGE", 1).batches(client)) == [1]
+        client.close()
+    admin.close()
