@@ -126,7 +126,7 @@ class Pins:
             at: by partition the sequence at which its seat stands; without one it is not put back.
         """
         with self._changed:
-            self._seats = [_Seat(where, at.get(index)) for index, where in enumerate(seats)]
+            self._seats = [_Seat(where, at.get(p), move=at.get(p)) for p, where in enumerate(seats)]
             self.doubted = None
         if self._thread is None:
             self._bell = _Bell()
@@ -239,7 +239,7 @@ class Pins:
         with self._changed:
             seats = self._seats
             for seat in seats:  # what was sent or dealt may have been lost with the connection
-                seat.pull, seat.move = _Pull(), seat.at
+                seat.pull, seat.accepted = _Pull(), -math.inf
         while self._thread is not None and self._seats is seats:
             self._send_due(connection, seats, inbox)
             while connection.poll():
@@ -292,8 +292,9 @@ class Pins:
             self._came = True
             if code == 0:  # the message that brings the pin
                 seat.id = dict(wire.parse_headers(frame.headers)).get("Nats-Pin-Id", "")
-                seat.move = seat.at
             if code == 0 or _TOO_LARGE in text:
+                if code == 0 or seat.accepted == -math.inf:  # nobody else has the seat
+                    seat.move = seat.at
                 seat.accepted = pull.sent
             elif seat.id == pull.id:
                 seat.id = ""

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from ..kits.pins import Query, QueryProcess, queries, until_it_reads
+from ..kits.proxy import Proxy
 from ..kits.shared import eventually
 
 HOT = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "directBelow": "0"}
@@ -119,6 +120,31 @@ def test_one_that_lost_its_place_waits_again(js, new_stream, publish, query, apa
     assert waits == []
     assert (who["active"], who["query"]) == (False, second.at["query"])
     assert found == list(range(21, 41))
+
+
+def test_one_that_comes_back_moves_nothing(js, nats_server, new_stream, publish, query):
+    """A query whose line was cut while another one took its place leaves the seats there."""
+    stream = new_stream()
+    with Proxy(nats_server.port) as proxy:
+        first, second = QueryProcess(proxy, stream=stream, **HOT), query(stream=stream)
+        first.batch()
+        publish([(f"{stream}.x", b"x")] * 10)
+        until_it_reads(first)
+        first.batch()
+        second.batch()
+        first.freeze()
+        publish([(f"{stream}.x", b"x")] * 10)
+        until_it_reads(second)
+        second.batch()
+        proxy.cut(b"MSG.NEXT")
+        before = len(proxy.heard)
+        first.thaw()
+        eventually(lambda: any(b"MSG.NEXT" in each for each in proxy.heard[before:]))
+        waits = first.batch()
+        first.kill()
+
+    assert (waits, second.sequences) == ([], list(range(11, 21)))
+    assert js.consumer_info(stream, "hot-0").stream_seq == 20
 
 
 @pytest.mark.parametrize("gone", [False, True])
