@@ -96,12 +96,6 @@ def appetite_of(options: ConnectionOptions) -> Appetite:
 _USUAL_DELAY_S: Final = 0.04
 """Time that a publish may wait for reads where no option says how long (`maxPublishDelay`)."""
 
-_WAIT_SHARE: Final = 0.4
-"""
-Part of that time in which what was asked for is to be there: a publish waits for it when it arrives
-and again for its PubAck, and times vary.
-"""
-
 _BUSY_MESSAGES: Final = 2_000
 """
 Messages that a task has asked for at the most while somebody publishes, for the usual time. It is
@@ -115,11 +109,6 @@ _PUBLISHED_S: Final = 10.0
 """Seconds for which a stream is not calm after a message was published."""
 
 
-def answer_s(delay_s: float | None) -> float:
-    """Seconds that an answer may take, with what a publish may wait (`maxPublishDelay`)."""
-    return _WAIT_SHARE * (delay_s or _USUAL_DELAY_S)
-
-
 def busy_messages(delay_s: float | None) -> int:
     """Messages that a task may have asked for while somebody publishes, with what that may wait."""
     return max(1, int(_BUSY_MESSAGES * (delay_s or _USUAL_DELAY_S) / _USUAL_DELAY_S))
@@ -129,9 +118,13 @@ class Publishers:
     """
     Whether anybody publishes into a stream, as the tasks of this process see it: by how many
     messages it has for each, which stays the same where nobody does.
+
+    Args:
+        delay_s: what a publish may wait (`maxPublishDelay`); None where no option says it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, delay_s: float | None = None) -> None:
+        self._delay_s = delay_s
         self._calm_at = math.inf
 
     def seen(self, before: int, messages: int, now: float) -> None:
@@ -145,8 +138,17 @@ class Publishers:
         """Whether nobody has published for a while."""
         return now >= self._calm_at
 
+    def allow(self, now: float, round_trip_s: float) -> float:
+        """
+        Messages that a task may have asked for. From far away the line bounds them, unless somebody
+        has said what publishers may wait.
+        """
+        if self._delay_s is None and (self.are_calm(now) or round_trip_s >= FAR_S):
+            return math.inf
+        return busy_messages(self._delay_s)
+
 
 @lru_cache(maxsize=_KNOWN)
 def publishers_of(options: ConnectionOptions, stream: str) -> Publishers:
     """What this process knows of a stream's publishers."""
-    return Publishers()
+    return Publishers(options.max_publish_delay_s)

@@ -16,7 +16,7 @@ from ...client.acksubjects import DeliveryFacts
 from ...client.connection import Client
 from ...errors import NotConnectedError
 from ...sanitize import get_logger
-from ..pace import FAR_S, Appetite, busy_messages, publishers_of, pull_bytes, pulls_ahead
+from ..pace import Appetite, publishers_of, pull_bytes, pulls_ahead
 
 logger = get_logger(__name__)
 
@@ -86,9 +86,6 @@ class Pulls:
         self._subject = f"{client.options.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = self.connection.new_inbox()
         self.sid = self.connection.subscribe(self._inbox)
-        # A message of max_payload should fit; what is larger is asked for alone.
-        largest = self.connection.max_payload + (64 << 10)
-        self._largest = max(pull_bytes(self.connection.round_trip_s), largest)
         self._bytes = appetite.limit(self._largest)
         self._is_vain = False
         """
@@ -96,7 +93,6 @@ class Pulls:
         `max_payload`. The next pull is for it alone, without a limit.
         """
         self._publishers = publishers_of(client.options, stream)
-        self._delay_s = client.options.max_publish_delay_s
         self._known = 0
         """Messages that the stream had for this consumer, those that were read included."""
         self._heard = time.monotonic()
@@ -112,7 +108,8 @@ class Pulls:
     def ask(self) -> None:
         """Sends the pulls that may be open now."""
         # As many if they are small because an answer broke off: all together are to be fewer.
-        most, enough = self._most(), 0
+        allowed = self._publishers.allow(self._heard, self.connection.round_trip_s)
+        most, enough = int(min(_PULL_MESSAGES, allowed)), 0
         if not self._is_vain:
             ahead = pulls_ahead(self.connection.round_trip_s, self._largest)
             enough = ahead * most + most // 4
@@ -129,15 +126,14 @@ class Pulls:
         if asked:
             self.connection.send(asked)
 
-    def _most(self) -> int:
+    @property
+    def _largest(self) -> int:
         """
-        Messages that may be outstanding. From far away the line bounds them, unless somebody has
-        said what publishers may wait.
+        The most bytes of a pull. A message of max_payload should fit; what is larger is asked for
+        alone.
         """
-        is_calm = self._publishers.are_calm(self._heard)
-        if self._delay_s is None and (is_calm or self.connection.round_trip_s >= FAR_S):
-            return _PULL_MESSAGES
-        return min(_PULL_MESSAGES, busy_messages(self._delay_s))
+        largest = self.connection.max_payload + (64 << 10)
+        return max(pull_bytes(self.connection.round_trip_s), largest)
 
     def count(self, messages: int, last: DeliveryFacts) -> None:
         """Counts messages that have come, by the facts of the last of them."""

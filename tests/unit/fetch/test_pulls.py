@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.fetch import pace
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
 from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.fetch.pace import Publishers
@@ -330,7 +331,7 @@ def test_pulls_of_a_stream_into_which_nobody_publishes_are_large(monkeypatch, pu
     now, publishers = [0.0], Publishers()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr(pulls, "publishers_of", lambda options, stream: publishers)
-    monkeypatch.setattr(pulls, "busy_messages", lambda delay_s: 100)
+    monkeypatch.setattr(pace, "busy_messages", lambda delay_s: 100)
     rng = random.Random(1)
     server = Server(stored(rng, 8_000), rng)
     end, fill = server.messages[-1].sequence, server.fill
