@@ -3,6 +3,7 @@
 import pytest
 
 from pyspark_jetstream.readstream.shared import claimpulls
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
 from ..kits.partitions import numbered_messages, raw_messages
 from ..kits.tls import make_certificates
@@ -12,6 +13,14 @@ from ..kits.tls import make_certificates
 def patient_claims(monkeypatch):
     """A server that stands still for a moment leaves no claim empty: tests count on what it has."""
     monkeypatch.setattr(claimpulls, "_QUIET_S", 10.0)
+
+
+@pytest.fixture
+def ledger(js):
+    """The ledger of the shared server, made if missing."""
+    found = Ledger(js)
+    found.ensure()
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -5,29 +5,15 @@ import json
 import pytest
 
 from pyspark_jetstream.errors import LedgerError, RecordError
-from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 
-from ..kits.options import connection_of, sink_of
-from .test_writes import rows, write
+from .test_writes import options, rows, write
+
+__all__ = ["options"]
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 """What queries store their records with."""
-
-
-@pytest.fixture
-def ledger(js) -> Ledger:
-    """The ledger of the shared server, made if missing."""
-    found = Ledger(js)
-    found.ensure()
-    return found
-
-
-@pytest.fixture
-def options(nats_server) -> SinkOptions:
-    """Options of an exactly-once write."""
-    return sink_of(connection_of(nats_server.url), ledger=True)
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,6 @@ PREFIX = "$KV.SPARK_LEDGER."
 
 
 @pytest.fixture
-def ledger(js) -> Ledger:
-    """The ledger of the shared server, made if missing."""
-    found = Ledger(js)
-    found.ensure()
-    return found
-
-
-@pytest.fixture
 def query(nats_server, js, ledger, new_stream):
     """A query of its own."""
     return Query(nats_server.url, js, new_stream())

@@ -66,6 +66,18 @@ def deep(js, new_stream):
 
 
 @pytest.fixture
+def mortal():
+    """A server of the test's own, with a stream S of 50,000 messages; and its API."""
+    with DevServer() as server:
+        client = Client(options(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        fill(js, "S", 50_000)
+        yield server, js
+        client.close()
+
+
+@pytest.fixture
 def by_direct_get(monkeypatch):
     """The reads that went on by direct get."""
     began = []
@@ -305,22 +317,17 @@ def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
 
 
 @pytest.mark.parametrize("way", ["own", "direct"])
-def test_a_server_that_is_killed_and_comes_back(way):
+def test_a_server_that_is_killed_and_comes_back(mortal, way):
     """The read goes on behind its last row, also where its consumer is gone with the server."""
-    with DevServer() as server:
-        client = Client(options(server))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        fill(js, "S", 50_000)
-        reader = Client(options(server, request_timeout_s=30.0))
-        batches = read_by(way, "S", 50_000, expected=50_000).batches(reader)
-        found = sequences([next(batches)])
-        server.kill()
-        server.restart()
-        found += sequences(batches)
-        left = kept(js, "S")
-        reader.close()
-        client.close()
+    server, js = mortal
+    reader = Client(options(server, request_timeout_s=30.0))
+    batches = read_by(way, "S", 50_000, expected=50_000).batches(reader)
+    found = sequences([next(batches)])
+    server.kill()
+    server.restart()
+    found += sequences(batches)
+    left = kept(js, "S")
+    reader.close()
 
     assert found == list(range(1, 50_001))
     assert left == []
@@ -470,24 +477,19 @@ def test_messages_larger_than_one_request_may_bring():
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(how):
+def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(mortal, how):
     """When no server comes back within requestTimeout, the read's error says so."""
-    with DevServer() as server:
-        client = Client(options(server))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        fill(js, "S", 50_000)
-        hasty = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
-        batches = ranged("S", 50_000).batches(hasty)
-        next(batches)
-        getattr(server, how)()
+    server, _ = mortal
+    hasty = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
+    batches = ranged("S", 50_000).batches(hasty)
+    next(batches)
+    getattr(server, how)()
 
-        with pytest.raises(ReadTimeoutError, match="requestTimeout"):
-            sequences(batches)
-        if how == "pause":
-            server.resume()
-        hasty.close()
-        client.close()
+    with pytest.raises(ReadTimeoutError, match="requestTimeout"):
+        sequences(batches)
+    if how == "pause":
+        server.resume()
+    hasty.close()
 
 
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
@@ -12,58 +14,51 @@ from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
 
 
-def test_the_server_restarts(tmp_path):
+@pytest.fixture
+def served(tmp_path):
+    """A server, its API, and a query with two batches of ten, of 40 messages, under way."""
+    with DevServer(store_dir=tmp_path) as server:
+        client = Client(connection_to(server))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
+                    maxRecordsPerTrigger=10)  # fmt: skip
+        publish(client, [(f"s.{i}", b"x") for i in range(40)])
+        one.step()
+        one.plan()
+        yield server, js, one
+        one.die()
+        client.close()
+
+
+def test_the_server_restarts(served):
     """A server that restarts, and one that is frozen for a while, cost time and no message."""
-    with DevServer(store_dir=tmp_path) as server:
-        client = Client(connection_to(server))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
-        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
-                    maxRecordsPerTrigger=10)  # fmt: skip
-        try:
-            publish(client, [(f"s.{i}", b"x") for i in range(40)])
-            one.step()
-            one.plan()
-            server.restart()
-            one.commit()
-            one.plan()
-            server.pause()
-            thawing = threading.Timer(2, server.resume)
-            thawing.start()
-            one.commit()
-            # A claim whose answer was lost comes again after `ackWait`, which is two minutes.
-            eventually(lambda: one.drain() or len(one.sequences) >= 40, 240)
-            thawing.join()
+    server, js, one = served
+    server.restart()
+    one.commit()
+    one.plan()
+    server.pause()
+    thawing = threading.Timer(2, server.resume)
+    thawing.start()
+    one.commit()
+    # A claim whose answer was lost comes again after `ackWait`, which is two minutes.
+    eventually(lambda: one.drain() or len(one.sequences) >= 40, 240)
+    thawing.join()
 
-            assert sorted(one.sequences) == list(range(1, 41))
-            assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
-        finally:
-            one.die()
-            client.close()
+    assert sorted(one.sequences) == list(range(1, 41))
+    assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
 
 
-def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
+def test_a_killed_server_may_forget_deliveries(served, caplog):
     """Acks of deliveries that a killed server forgot are said, and hold nothing up."""
-    with DevServer(store_dir=tmp_path) as server:
-        client = Client(connection_to(server))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
-        one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
-                    maxRecordsPerTrigger=10)  # fmt: skip
-        try:
-            publish(client, [(f"s.{i}", b"x") for i in range(40)])
-            one.step()
-            one.plan()
-            js.resets([("S", "jobs-0", 11)])  # as if the second batch had not been delivered
-            one.commit()
-            one.drain()
+    _, js, one = served
+    js.resets([("S", "jobs-0", 11)])  # as if the second batch had not been delivered
+    one.commit()
+    one.drain()
 
-            assert sorted(one.sequences) == sorted([*range(1, 41), *range(11, 21)])
-            assert "has forgotten 10 deliveries" in caplog.text
-            assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
-        finally:
-            one.die()
-            client.close()
+    assert sorted(one.sequences) == sorted([*range(1, 41), *range(11, 21)])
+    assert "has forgotten 10 deliveries" in caplog.text
+    assert js.consumer_info("S", "jobs-0").num_ack_pending == 0
 
 
 def test_leader_changes_in_a_cluster(monkeypatch):

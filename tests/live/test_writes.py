@@ -47,14 +47,6 @@ class KilledError(Exception):
 
 
 @pytest.fixture
-def ledger(js) -> Ledger:
-    """The ledger of the shared server, made if missing."""
-    found = Ledger(js)
-    found.ensure()
-    return found
-
-
-@pytest.fixture
 def options(nats_server) -> SinkOptions:
     """Options of an exactly-once write."""
     return sink_of(connection_of(nats_server.url), ledger=True)

@@ -32,7 +32,7 @@ def java_home(version: str) -> Path:
         said = subprocess.run([f"{home}/bin/java", "-version"], capture_output=True, text=True)
         if re.search(rf'version "{version}\b', said.stderr):
             return Path(home)
-    pytest.skip(f"no Java {version}")
+    pytest.skip(f"no Java {version}, which pip cannot install: JAVA_HOMES may name its folder")
 
 
 class Environments:
@@ -72,7 +72,7 @@ class Environments:
         """Its interpreter; with the wheel, and with what that needs of its own."""
         program = f"python{python}"
         if shutil.which(program) is None or subprocess.run([program, "-V"]).returncode:
-            pytest.skip(f"no Python {python}")
+            pytest.skip(f"no {program} on the PATH, and pip installs no interpreter")
         home = self.folder / f"python-{name}"
         interpreter, made = home / "bin" / "python", home / "made"
         needs = [*needs, *(self._requirements() if own else [])]

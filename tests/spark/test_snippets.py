@@ -103,10 +103,9 @@ def test_the_examples_of_a_page_run(section, server, commands, spark, finite, tm
     """The examples run against a real server and print what the page says."""
     missing = [name for name in section.needs if importlib.util.find_spec(name) is None]
     if missing:
-        # The suite has what `pip install pyspark-jetstream` and its tests bring, which shows that
-        # nothing of it needs more. Sections on Connect, pipelines and pandas do.
+        # Not here: pyarrow would import pandas in each of Spark's Python processes.
         names = ", ".join(missing)
-        pytest.skip(f"needs {names}; `make examples` runs it where those are installed")
+        pytest.skip(f"needs {names}: `make examples` runs it")
     known: dict[str, Any] = {"spark": spark, "__name__": section.name}
     _type(section.snippets, known, server, commands, tmp_path)
 
