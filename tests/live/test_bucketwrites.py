@@ -18,9 +18,9 @@ from ..kits.options import changed, connection_of
 from ..kits.proxy import Proxy
 from ..kits.seeds import fresh
 from .test_buckets import bucket, entries, put, read
-from .test_writes import FAST, KilledError, ledger, options, outlive, write
+from .test_writes import FAST, KilledError, options, outlive, write
 
-__all__ = ["bucket", "ledger", "options", "put", "read"]
+__all__ = ["bucket", "options", "put", "read"]
 
 WINDOW = {"duplicate_window": 4 * 10**9}
 OPERATIONS = [None, "put", "put", "delete", "purge"]

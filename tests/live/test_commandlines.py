@@ -19,9 +19,9 @@ from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
 from ..kits.options import changed
 from ..kits.shared import eventually
-from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, write
+from .test_writes import BRIEF, FAST, KilledError, options, outlive, write
 
-__all__ = ["ledger", "options"]
+__all__ = ["options"]
 
 
 def increments(name, count, size=100, keys=7, fail_at=None):
