@@ -108,12 +108,13 @@ class Holder:
 
     # ── who has sat ──────────────────────────────────────────────────────────────────────────
 
-    def see(self, info: ConsumerInfo, at: float) -> None:
+    def see(self, info: ConsumerInfo, at: float, mine: str) -> None:
         """
         Notes a look at the first seat.
 
         Args:
             at: time before it.
+            mine: the pin before it. One that is dealt meanwhile the answer does not know.
 
         Raises:
             QueryFencedError: The query is another run's by now.
@@ -122,7 +123,6 @@ class Holder:
         if owner is not None and not owner.is_run(me):
             self._other = owner
             raise QueryFencedError(self._seats.prefix, f"{owner} took the place of {me}")
-        mine = pins.id
         if info.pinned_id == mine:
             if (mine or info.num_waiting) and pins.is_fresh(at - self._third_s):
                 self._proved = at
@@ -158,13 +158,13 @@ class Holder:
         while True:
             if pins.denied is not None:
                 raise pins.denied
-            now = time.monotonic()
+            now, mine = time.monotonic(), pins.id
             try:
                 (info,) = self._seats.quick.consumer_infos([first])
                 if info is None:  # it is made anew
                     self._seats.is_prepared = False
                     return False
-                self.see(info, now)
+                self.see(info, now, mine)
             except JetStreamError as error:
                 if not error.retryable:
                     raise
@@ -276,8 +276,7 @@ class Holder:
                     " checkpointLocation")  # fmt: skip
             if self._other is not None:
                 return self._wait(f"they are gone, and {self._other} is to make them anew")
-        owner = Owner.of(first.config) if first is not None else None
-        self._other = other = owner if owner and owner.query not in ("", own.query) else None
+        self._other = other = seats.other(first)
         if first is not None and other is not None:
             if not self._silence.is_free(first, time.monotonic()):
                 return self._wait(f"{other} reads")
@@ -290,7 +289,7 @@ class Holder:
                 )
             if standby and None in self._js.consumer_infos(seats.names):
                 return self._wait(f"{other} is to make its consumers anew")
-        stood = seats.sit(own, infos, not is_new and other is None)
+        stood = seats.sit(own, infos, not is_new and other is None, other)
         if stood is None:
             return self._wait("another query was faster")
         if standby:
@@ -326,9 +325,7 @@ class Holder:
         if sequences == own.sequences:
             self._taken = None
             return own
-        return replace(
-            own, sequences=sequences, streams=created, marks={}, consumers={},
-        )  # fmt: skip
+        return replace(own, sequences=sequences, streams=created, marks={}, consumers={})
 
     def _wait(self, why: str) -> bool:
         """Says now and then why this query waits; a moment goes by."""

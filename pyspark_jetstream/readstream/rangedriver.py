@@ -237,12 +237,12 @@ class RangeDriver(Driver):
 
     def _look(self) -> None:
         """Looks at the streams and seats; raises if the query is another run's by now."""
-        at = time.monotonic()
+        at, mine = time.monotonic(), self._seats.pins.id
         self._watched.look()
         first = self._watched.seen.consumers.get(0)
         if self._holder.holds and first is not None:
             try:
-                self._holder.see(first, at)
+                self._holder.see(first, at, mine)
             except QueryFencedError as error:
                 if not self._options.standby:
                     raise

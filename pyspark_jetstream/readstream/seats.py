@@ -133,12 +133,20 @@ class Seats:
                 metadata=self.me.metadata | {FILTER: partition.filter or ""},
             )
 
+    def other(self, first: ConsumerInfo | None) -> Owner | None:
+        """The query whose the first seat is, if that is another one."""
+        owner = Owner.of(first.config) if first is not None else None
+        return owner if owner is not None and owner.query not in ("", self.me.query) else None
+
     def sit(
-        self, start: Offset, infos: Mapping[str, StreamInfo], resumed: bool
+        self, start: Offset, infos: Mapping[str, StreamInfo], resumed: bool, over: Owner | None
     ) -> list[int | None] | None:
         """
         Makes all seats, or those that are there this run's. The first one says whose they are: a
         query that is new makes it last, one that takes them over takes it first.
+
+        Args:
+            over: the query whose place it may take.
 
         Returns:
             By partition where the seat stood, None of one that was missing; None if another query
@@ -152,6 +160,8 @@ class Seats:
         """
         durables = list(self.durables(infos))
         found = self._js.consumer_infos(self.names)
+        if self.other(found[0]) not in (None, over):
+            return None
         self.made = self.made if resumed else {}
         for durable, info in zip(durables, found, strict=True):
             made = self.made.get(durable.partition)

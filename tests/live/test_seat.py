@@ -172,6 +172,44 @@ def test_of_two_at_once_one_reads(new_stream, apart, options):
     assert sum(one.standby()["active"] for one in pair) == 1
 
 
+def test_a_seat_that_was_made_meanwhile_is_not_taken(new_stream, query, monkeypatch):
+    """A query that saw no seat, and then finds that of another one, is refused."""
+    stream, looked = new_stream(), JetStream.consumer_infos
+    first, second = (query(stream=stream, **SOON) for _ in range(2))
+
+    def looks_before_it_is_made(js, names):
+        found = looked(js, names)
+        monkeypatch.setattr(JetStream, "consumer_infos", looked)
+        first.batch()
+        return found
+
+    monkeypatch.setattr(JetStream, "consumer_infos", looks_before_it_is_made)
+    with pytest.raises(OptionError, match="'c-0' is that of query ") as caught:
+        second.batch()
+
+    assert f"query {first.at['query']} " in str(caught.value)
+
+
+def test_a_pin_that_is_dealt_meanwhile_is_not_lost(new_stream, publish, query, monkeypatch):
+    """An answer that is older than the pin says nothing of it."""
+    stream, looked = new_stream(), JetStream.consumer_infos
+    publish([(f"{stream}.a", b"x")] * 3)
+    one = query(stream=stream, **HOT)
+    answers = []
+
+    def comes_late(js, names):
+        answers.append(looked(js, names))
+        pins = one.reader.driver._seats.pins
+        if not pins._seats or pins.id:
+            return answers[-1]
+        eventually(lambda: pins.id)
+        return answers[-2]
+
+    monkeypatch.setattr(JetStream, "consumer_infos", comes_late)
+
+    assert one.batch() == [1, 2, 3]
+
+
 def test_a_client_that_pulls_by_hand_is_unpinned(nats_server, js, new_stream, publish, query):
     """Nothing is planned while another client is pinned, and it is not for long."""
     stream = new_stream(retention="workqueue")
