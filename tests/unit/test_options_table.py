@@ -68,7 +68,6 @@ TEXTS = [
     ("stream", "priorityTimeout", "priority_timeout_s", {"6s": 6.0}),
     # B20: then operators can pause nothing
     ("sink", "throttleSubject", "throttle_subject", dict.fromkeys(["none", "NONE", " ", ""])),
-    ("sink", "throttleSubject", "throttle_subject", dict.fromkeys(["none", "NONE", " ", ""])),
     ("sink", "throttleMaxWait", "rules.throttle_max_wait_s", {"5m": 300.0}),
 ]  # fmt: skip
 """Kind, option, the field it fills, and what that is for each text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 from ...kits.servers import DevServer
 from ..admin import RefusedError
@@ -33,46 +34,34 @@ def _free(world: World) -> asyncio.Lock:
     return world.servers.down
 
 
-async def _die(world: World, server: DevServer, seconds: float) -> None:
-    async with _free(world):
-        await asyncio.to_thread(server.kill)
-        await asyncio.sleep(seconds)
-        await world.servers.back(server)
+async def _any(world: World, rng: random.Random) -> DevServer:
+    return rng.choice(world.servers.all)
 
 
-async def _stand_still(world: World, server: DevServer, seconds: float) -> None:
-    async with _free(world):
-        await asyncio.to_thread(server.pause)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(server.resume)
+def _listed(name: str, of: Callable[[World, random.Random], Awaitable[DevServer]]) -> None:
+    fits = _clustered if of is _leading else lambda case: True
+
+    @fault(f"kill -9 {name}", 1.0, fits)
+    async def die(world: World, rng: random.Random) -> str:
+        seconds, server = rng.uniform(0.0, 3.0), await of(world, rng)
+        async with _free(world):
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(seconds)
+            await world.servers.back(server)
+        return f"away for {seconds:.1f}s"
+
+    @fault(f"SIGSTOP {name}", 1.0, fits)
+    async def stand_still(world: World, rng: random.Random) -> str:
+        seconds, server = rng.uniform(0.2, 5.0), await of(world, rng)
+        async with _free(world):
+            await asyncio.to_thread(server.pause)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(server.resume)
+        return f"for {seconds:.1f}s"
 
 
-@fault("kill -9 server")
-async def kill(world: World, rng: random.Random) -> str:
-    seconds = rng.uniform(0.0, 3.0)
-    await _die(world, rng.choice(world.servers.all), seconds)
-    return f"away for {seconds:.1f}s"
-
-
-@fault("kill -9 leader of a stream", 1.0, _clustered)
-async def kill_leader(world: World, rng: random.Random) -> str:
-    seconds = rng.uniform(0.0, 3.0)
-    await _die(world, await _leading(world, rng), seconds)
-    return f"away for {seconds:.1f}s"
-
-
-@fault("SIGSTOP server")
-async def freeze(world: World, rng: random.Random) -> str:
-    seconds = rng.uniform(0.2, 5.0)
-    await _stand_still(world, rng.choice(world.servers.all), seconds)
-    return f"for {seconds:.1f}s"
-
-
-@fault("SIGSTOP leader of a stream", 1.0, _clustered)
-async def freeze_leader(world: World, rng: random.Random) -> str:
-    seconds = rng.uniform(0.2, 5.0)
-    await _stand_still(world, await _leading(world, rng), seconds)
-    return f"for {seconds:.1f}s"
+_listed("server", _any)
+_listed("leader of a stream", _leading)
 
 
 @fault("network: a server cut off from the others", 1.0, _clustered)

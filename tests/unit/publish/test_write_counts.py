@@ -1,7 +1,6 @@
 """What a whole write counts: under which route and stream, and how long it was paused."""
 
 import random
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -137,17 +136,6 @@ def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
     assert counts.dropped > 0
     assert stored[0 if other else 1] == 150
     assert stored[1 if other else 0] == 150 - counts.dropped
-
-
-def test_a_priority_of_each_row(monkeypatch):
-    """Shed rows are those of the sheddable priority, and counted so."""
-    world, _ = shedding(monkeypatch, drops=True)
-    first = world.supply.blocks[0]
-    world.supply.blocks[0] = replace(first, priorities=None)
-    counts = world.run()
-    name = "publish_rejected_total"
-
-    assert total(world, name, priority="noncritical") == counts.dropped == total(world, name) > 0
 
 
 def test_what_an_attempt_before_has_stored_hides_no_wait(monkeypatch):
