@@ -297,7 +297,7 @@ class StreamNotFoundError(ApiError):
         meant = f"did you mean '{self.meant}'? If not, " if self.meant else ""
         return (
             f"stream '{self.stream}' not found (err_code {self.err_code}); {meant}"
-            "check the options stream, jsDomain and the account of the credentials"
+            "check its name, jsDomain and the account of the credentials"
         )
 
 
@@ -463,7 +463,6 @@ class ProducerThrottledError(PublishError):
 
     def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""
-        remedy = "raise the limit, or allow more time"
         if self.request_id:
             remedy = "end the pause, or raise throttleMaxWait"
             what = (
@@ -471,7 +470,7 @@ class ProducerThrottledError(PublishError):
                 f" (filter '{self.subject_filter}', request {self.request_id})"
             )
         else:
-            remedy = _REMEDIES.get(self.err_code, remedy)
+            remedy = _REMEDIES.get(self.err_code, "raise the limit, or allow more time")
             what = f"refused for {self.throttled_for:.1f}s by the server (in metrics {self.reason})"
         return (
             f"publish to '{self.subject}': {what}; {self.detail}{code}"

@@ -25,7 +25,6 @@ from ..client.connection import Connection
 from ..errors import ProducerThrottledError, PublishError, PublishTimeoutError
 from ..outbox.messages import Messages
 from ..outbox.throttling.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
-from ..outbox.throttling.refusals import Refused
 from ..outbox.throttling.throttle import PausedBy
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Paused, Producer
 from .context import WriteContext
@@ -115,7 +114,8 @@ class WriterPauses:
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
         """The server refused a publish: its subject waits. True where there is no room for it."""
         subject, outcome, until = refusal
-        said = outcome.err_code, outcome.detail, outcome.has_no_room
+        where = f"stream '{stream}': " if stream else ""
+        said = outcome.err_code, where + outcome.detail, outcome.has_no_room
         self.throttle.refusals.refuse(subject, said, stream, until, now)
         return outcome.has_no_room
 
@@ -154,7 +154,8 @@ class WriterPauses:
         yield from map(self._reason, islice(pauses, _SAID))
         last = self.throttle.refusals.last
         if not pauses and last is not None:
-            yield f"the server's last refusal: {_refused(*last)}"
+            last_error = PublishTimeoutError(last[0], last[1].detail, last[1].err_code)
+            yield f"the server's last refusal: {last_error}"
 
     def _reason(self, pause: Paused) -> str:
         _, reason, left_s, filter, _, request_id = pause
@@ -192,8 +193,3 @@ class WriterPauses:
         if throttled is None:
             return PublishTimeoutError(error.subject, detail, err_code)
         return throttled.because(detail, err_code)
-
-
-def _refused(subject: str, refused: Refused) -> str:
-    """The server's refusal, with advice."""
-    return str(PublishTimeoutError(subject, refused.detail, refused.err_code))

@@ -259,7 +259,7 @@ MISTAKES = {
     # ── the stream ──
     "no such stream for a read": Mistake(
         lambda at: read(**at.on("plain", stream="NO"), **SOON),
-        "StreamNotFoundError", "stream 'NO' not found", "check the options stream, jsDomain",
+        "StreamNotFoundError", "stream 'NO' not found", "check its name, jsDomain",
     ),
     "a stream's name in small letters": Mistake(
         lambda at: stream(**at.on("plain", stream="remade"), **SOON),
@@ -336,7 +336,7 @@ MISTAKES = {
     ),
     "deleted": Mistake(
         lambda at: stream(at.offsets["GONE"], **at.on("plain", stream="GONE"), **SOON),
-        "StreamNotFoundError", "stream 'GONE' not found", "check the options stream",
+        "StreamNotFoundError", "stream 'GONE' not found", "check its name",
     ),
     # ── rows ──
     "no data": Mistake(

@@ -44,18 +44,18 @@ CASES = [
     (errors.ApiError("A.B", 400, 10025, "bad"), "A.B: bad (code 400, err_code 10025)"),
     (
         errors.StreamNotFoundError("$JS.API.STREAM.INFO.ORDERS", 404, 10059, "stream not found"),
-        "stream 'ORDERS' not found (err_code 10059); check the options stream, jsDomain and the"
+        "stream 'ORDERS' not found (err_code 10059); check its name, jsDomain and the"
         " account of the credentials",
     ),
     (
         errors.StreamNotFoundError("$JS.API.CONSUMER.MSG.NEXT.ORDERS.spark-1-0", 404, 10059, "no"),
-        "stream 'ORDERS' not found (err_code 10059); check the options stream, jsDomain and the"
+        "stream 'ORDERS' not found (err_code 10059); check its name, jsDomain and the"
         " account of the credentials",
     ),
     (
         errors.StreamNotFoundError("A.orders", 404, 10059, "no").near(["X", "ORDERS"]),
-        "stream 'orders' not found (err_code 10059); did you mean 'ORDERS'? If not, check the"
-        " options stream, jsDomain and the account of the credentials",
+        "stream 'orders' not found (err_code 10059); did you mean 'ORDERS'? If not, check"
+        " its name, jsDomain and the account of the credentials",
     ),
     (
         errors.ConsumerNotFoundError("A.S.c", 404, 10014, "consumer not found"),

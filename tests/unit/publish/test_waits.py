@@ -215,7 +215,7 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
         ),
         (
             refusing(0, 503, 10077),
-            r"last refusal: publish to '[ab]': .*\(err_code 10077\);"
+            r"last refusal: publish to '[ab]': stream 'ab': .*\(err_code 10077\);"
             r" the stream is full: raise its limit",
         ),
     ],
