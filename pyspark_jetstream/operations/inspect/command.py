@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
@@ -84,13 +84,13 @@ def _show(report: Report, as_json: bool = False) -> None:
         show_json(asdict(report))
         return
     show(f"{report.time}  {report.server}")
-    if report.checkpoint is not None:
-        of = report.checkpoint
+    if (of := report.checkpoint) is not None:
         stands = f"batch {of['planned']} planned, last committed: {of['committed']}"
+        if of["planned"] is None:
+            stands = "no batch planned yet, as of one that stands by"
         show(f"checkpoint {of['path']}", f"query {of['query']}, {stands}")
     for title in ("streams", "consumers", "positions", "writes"):
-        rows: list[dict[str, Any]] = getattr(report, title)
-        if rows:
+        if rows := getattr(report, title):
             shown = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in rows]
             show("", table(shown, title.capitalize()))
     if not report.streams and report.checkpoint is None:

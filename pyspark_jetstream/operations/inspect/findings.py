@@ -35,7 +35,8 @@ _NEAR: Final = 90
 """Per cent of a limit at which a stream that refuses what is too much is noted."""
 
 _GO_ON: Final = "to go on with what is there, start the query with failOnDataLoss=false"
-_READS: Final = "reads; this checkpoint's query stands by, or has ended: then start it again"
+_OWN: Final = "the consumers: it is this checkpoint's query"
+_OTHER: Final = "the consumers; this checkpoint's stands by, or has ended: then start it again"
 _NEW_CHECKPOINT: Final = "give the query a new checkpointLocation, or the stream that it had"
 
 
@@ -239,12 +240,13 @@ def add_position(
         if made is not None and consumer is not None and consumer.created != made:
             problems.append(f"consumer was made anew; {_GO_ON}")
         owner = Owner.of(consumer.config) if consumer is not None else None
-        if owner is not None and planned.query and owner.query != planned.query:
-            if not owner.standby:
+        if owner is not None and planned.query:
+            if owner.standby and index == 0:  # the first seat says whose they are
+                who = f"source {source}: process {owner.pid} on host {owner.host} has"
+                report.notes.append(f"{who} {_OWN if owner.query == planned.query else _OTHER}")
+            elif owner.query != planned.query and not owner.standby:
                 mend = "give one of the two queries another consumer"
                 problems.append(f"consumer '{key[1]}' is that of {owner}: {mend}")
-            elif (note := f"source {source}: {owner} {_READS}") not in report.notes:
-                report.notes.append(note)
     report.problems += [f"{where}: {problem}" for problem in problems]
 
 

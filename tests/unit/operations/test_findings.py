@@ -74,6 +74,7 @@ EMPTIED = configured()
 KEEPING = replace(STREAM, config={"retention": "interest"})
 OTHERS = replace(CONSUMER, config={"metadata": Owner("other", "h", 7).metadata})
 STANDBY = replace(CONSUMER, config={"metadata": Owner("other", "h", 7, standby=True).metadata})
+OWN = replace(CONSUMER, config={"metadata": Owner("mine", "h", 7, standby=True).metadata})
 MADE = replace(at(50), consumers={0: "c1"}, marks={"S": Mark("t1", 60, "m")})
 FAIL = "; to go on with what is there, start the query with failOnDataLoss=false"
 NEW = "; give the query a new checkpointLocation, or the stream that it had"
@@ -107,16 +108,17 @@ NEW = "; give the query a new checkpointLocation, or the stream that it had"
          ["consumer 'q-0' is that of query other (host h, process 7)"
           ": give one of the two queries another consumer"]),
         ({"consumer": STANDBY, "planned": replace(at(50), query="mine")}, []),
+        ({"consumer": OWN, "planned": replace(at(50), query="mine")}, []),
     ],
 )  # fmt: skip
 def test_positions(changes: dict[str, Any], problems: list[str]) -> None:
     """What costs messages, or will, is a problem with its remedy; who reads of a pair is a note."""
     _, found, notes = position(**changes)
-    is_standby = changes.get("consumer") is STANDBY
+    whose = {id(STANDBY): "; this checkpoint's stands by", id(OWN): ": it is this checkpoint's"}
+    says = whose.get(id(changes.get("consumer")))
+    holds = f"source 0: process 7 on host h has the consumers{says}"
 
-    assert ["query other (host h, process 7) reads" in note for note in notes] == [
-        True
-    ] * is_standby
+    assert [note.startswith(holds) for note in notes] == [True] * (says is not None)
     for problem, expected in zip(found, problems, strict=True):
         says, _, mend = expected.partition(";")
         assert problem.startswith(says) and problem.endswith(mend)
