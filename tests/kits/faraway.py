@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Callable
 from functools import cached_property
 
 from pyspark_jetstream.client import wire
@@ -43,6 +44,8 @@ class FarServer:
         """The most bytes of messages that were on their way at one time."""
         self.pieces = [1 << 20]
         """How many bytes come at one time, one of these."""
+        self.spoil: Callable[[list[bytes]], list[bytes]] = lambda frames: frames
+        """What becomes of the frames of an answer on their way."""
         self.buffer, self.pos = b"", 0
         self.max_payload = 1 << 20
         self.version = (2, 15, 1)
@@ -55,6 +58,11 @@ class FarServer:
         self._subscribed: dict[str, int] = {}
         self._open: list[tuple[str, dict]] = []
         self._coming = bytearray()
+
+    @property
+    def under_way(self):
+        """What was asked for and not read."""
+        return bool(self._open or self._coming)
 
     # ── what a client is to the reader ───────────────────────────────────────────────────────
 
@@ -151,7 +159,9 @@ class FarServer:
         self.together = max(self.together, len(self._open))
         answers = [
             [frame.replace(PREFIX, b"HMSG %b %d " % (inbox.encode(), sid), 1) for frame in frames]
-            for inbox, frames in ((inbox, self._frames(query)) for inbox, query in self._open)
+            for inbox, frames in (
+                (inbox, self.spoil(self._frames(query))) for inbox, query in self._open
+            )
             if (sid := self._sid(inbox)) is not None
         ]
         self._open.clear()
@@ -184,7 +194,7 @@ class FarServer:
             return [hmsg("_INBOX.abc", "", b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
         count = size = 0
         most = min(query.get("batch", len(found)), len(found))
-        while count < most and size < query["max_bytes"]:
+        while count < most and size < query.get("max_bytes", math.inf):
             message = found[count]
             size += len(message.subject) + len(message.stored) + len(message.data)
             count += 1

@@ -14,57 +14,8 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.pace import appetite_of
 
 from ...kits.faraway import FarServer
-from ...kits.messages import INBOX, SID, Message, hmsg
+from ...kits.messages import Message
 from ...kits.options import connection_of
-
-
-class Server:
-    """A client whose requests are answered with these frames, one list a request."""
-
-    options = connection_of("nats://model")
-    version = (2, 15, 1)
-    round_trip_s = 0.0
-    max_payload = 1 << 20
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.under_way: list[bytes] = []
-        self.asked = 0
-        self.buffer, self.pos = b"", 0
-
-    @property
-    def connection(self):
-        return self
-
-    def drop(self):
-        self.under_way = []
-        self.buffer, self.pos = b"", 0
-
-    def new_inbox(self):
-        return INBOX
-
-    def subscribe(self, subject):
-        return SID
-
-    def unsubscribe(self, sid):
-        pass
-
-    def send(self, data):
-        self.under_way = self.answers.pop(0)
-        self.asked += 1
-
-    def fill(self, deadline, need=1):
-        self.buffer, self.pos = self.buffer[self.pos :] + self.under_way.pop(0), 0
-        return True
-
-
-def answer(sequences):
-    """What one request for these messages, the last there are, brings."""
-    before = [0, *sequences]
-    left = len(sequences)
-    frames = [Message(seq).got(before[i], left - 1 - i) for i, seq in enumerate(sequences)]
-    end = f"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: {before[-1]}\r\n\r\n"
-    return [*frames, hmsg(INBOX, "", end.encode(), b"")]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +32,20 @@ def answer(sequences):
 @pytest.mark.parametrize("multi", [True, False], ids=["multi_last", "batch"])
 def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
     """An answer of which replies were lost is asked for again."""
-    spoiled = answer([3, 5, 6, 9, 12])
-    del spoiled[lost]
-    server = Server(spoiled, answer([3, 5, 6, 9, 12]))
-    call = DirectCall(multi_last=("a.>",)) if multi else DirectCall(seq=1, batch=10)
+    messages = [Message(sequence, f"s.{sequence}") for sequence in (3, 5, 6, 9, 12)]
+    server, losses = FarServer(messages, random.Random(1)), iter([lost])
+
+    def spoil(frames):
+        gone = frames[next(losses, slice(0))]
+        return [frame for frame in frames if frame not in gone]
+
+    server.spoil = spoil
+    names = tuple(message.subject for message in messages)
+    call = DirectCall(multi_last=names) if multi else DirectCall(seq=1, batch=10)
     found = DirectCalls(server, "S").ask(call)
 
     assert [each.sequence for each in found.found] == [3, 5, 6, 9, 12], seen_by
-    assert server.asked == 2
+    assert len(server.asked) == 2
 
 
 def test_batches_that_come_whole_ask_for_more_again():

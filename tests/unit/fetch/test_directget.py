@@ -2,109 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import random
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Reply
-from pyspark_jetstream.errors import JetStreamError, NotConnectedError
+from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
 from pyspark_jetstream.fetch.layout import Slice
 
-from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages
-from ...kits.options import connection_of
+from ...kits.faraway import FarServer
+from ...kits.messages import ODD, Message, random_messages
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 
-numbers = itertools.count()
 
-CONTROLS = [b"PING\r\n", b"INFO {}\r\n", b"+OK\r\n", b"MSG late 8 2\r\nhi\r\n"]
-
-
-def end(pending, last):
-    return (
-        f"NATS/1.0 204 EOB\r\nNats-Num-Pending: {pending}\r\nNats-Last-Sequence: {last}\r\n\r\n"
-    ).encode()
-
-
-class Server:
-    """A connection to a server that holds these messages; `spoil` changes what it answers."""
-
-    def __init__(self, messages, seed=0):
-        self.messages = messages
-        self.spoil: Callable[[list[bytes]], list[bytes]] = lambda frames: frames
-        self.asked: list[dict] = []
-        self.controls: list[bytes] = []
-        self.under_way = b""
-        self.buffer, self.pos = b"", 0
-        self.max_payload = 1 << 20
-        self.round_trip_s = 0.0001
-        self.version = (2, 15, 1)
-        self.rng = random.Random(seed)
-        # Of its own: what a reader learns of one server it keeps for the next read.
-        self.options = connection_of(f"nats://server-{next(numbers)}", request_timeout_s=5.0)
-
-    # ── what a client is to the reader ───────────────────────────────────────────────────────
-
-    @property
-    def connection(self):
-        return self
-
-    def drop(self):
-        self.under_way = self.buffer = b""
-
-    def requests(self, requests):
-        """Answers of JetStream's API: no other stream than this one is known."""
-        error = b'{"error": {"code": 404, "err_code": 10059}}'
-        return [Reply(0, "", b"", error) for _ in requests]
-
-    # ── what a connection is ─────────────────────────────────────────────────────────────────
-
-    def new_inbox(self):
-        return INBOX
-
-    def subscribe(self, subject):
-        return SID
-
-    def unsubscribe(self, sid):
-        pass
-
-    def send(self, data):
-        line, _, body = data.partition(b"\r\n")
-        assert line.startswith(b"PUB $JS.API.DIRECT.GET.S ") and not self.under_way
-        self.asked.append(query := json.loads(body))
-        found = [m for m in self.messages if m.sequence >= query["seq"]]
-        if not found:
-            self.under_way = hmsg(INBOX, "", b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")
-            return
-        taken, left = found[: query["batch"]], len(found)
-        before = [0, *(m.sequence for m in taken)]
-        frames = [m.got(before[i], left - 1 - i) for i, m in enumerate(taken)]
-        frames.append(hmsg(INBOX, "", end(left - len(taken), before[-1]), b""))
-        self.under_way = b"".join(self.spoil(frames))
-
-    def fill(self, deadline, need=1):
-        assert deadline > time.monotonic() - 60
-        if len(self.under_way) < need:
-            return False
-        size = max(need, self.rng.choice([1, 9, 1000, 1 << 20]))
-        self.buffer = self.buffer[self.pos :] + self.under_way[:size]
-        self.pos, self.under_way = 0, self.under_way[size:]
-        return True
-
-    def control(self, control):
-        if control.verb == b"-ERR":
-            raise JetStreamError(control.argument.decode())
-        self.controls.append(control.verb)
+def near(messages, seed=0):
+    """A server near by, whose answers come in pieces."""
+    server = FarServer(messages, random.Random(seed), round_trip_s=0.0001)
+    server.pieces = [1, 9, 1000, 1 << 20]
+    return server
 
 
 def gathered(server, batch=1000):
@@ -122,7 +43,7 @@ def reading(end):
 def test_nothing_is_under_way_while_spark_has_a_batch():
     """When a batch is handed out, all that was asked for has been read."""
     messages = [Message(i, data=b"x" * 500) for i in range(1, 20_001)]
-    server = Server(messages)
+    server = near(messages)
     rows = 0
     for batch in read_direct(server, reading(20_000)):
         rows += batch.num_rows
@@ -141,7 +62,7 @@ def test_nothing_is_under_way_while_spark_has_a_batch():
 
 def test_requests_are_small_where_publishers_are_not_to_wait():
     """`maxPublishDelay` bounds what is asked for at one time."""
-    server = Server([Message(i) for i in range(1, 4_001)])
+    server = near([Message(i) for i in range(1, 4_001)])
     server.options = replace(server.options, max_publish_delay_s=0.002)
     rows = sum(batch.num_rows for batch in read_direct(server, reading(4_000), None))
 
@@ -151,7 +72,7 @@ def test_requests_are_small_where_publishers_are_not_to_wait():
 
 def test_a_lost_reply_of_a_later_request_is_noticed():
     """A reply missing from the second request is not made up by the first."""
-    server = Server([Message(i) for i in range(1, 21)])
+    server = near([Message(i) for i in range(1, 21)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: frames[1:]
     gets.ask({"seq": 11, "batch": 10})
@@ -164,7 +85,7 @@ def test_a_lost_reply_of_a_later_request_is_noticed():
 def test_lost_replies_are_asked_for_again():
     """A read goes on behind the last row it has handed out, and the rows are exact."""
     messages = [Message(i) for i in range(1, 5001)]
-    server = Server(messages)
+    server = near(messages)
     losses = iter([False, True, False, True])
     server.spoil = lambda frames: [*frames[:50], *frames[51:]] if next(losses, False) else frames
     rows = [row for batch in read_direct(server, reading(5000)) for row in batch.to_pylist()]
@@ -174,7 +95,7 @@ def test_lost_replies_are_asked_for_again():
 
 def test_what_a_mirror_answers_is_dropped():
     """An answer of a mirror is refused; the requests before and after it count."""
-    server = Server([Message(i) for i in range(1, 31)])
+    server = near([Message(i) for i in range(1, 31)])
     gets = gathered(server, 10)
     server.spoil = lambda frames: [f.replace(b"Nats-Stream: S", b"Nats-Stream: M") for f in frames]
     gets.ask({"seq": 11, "batch": 5})
@@ -199,7 +120,7 @@ def test_one_by_one_messages_are_those_of_the_columns(seed):
         messages[messages.index(message)] = Message(
             message.sequence, message.subject, message.data, stored=stored
         )
-    server = Server(messages, seed)
+    server = near(messages, seed)
     columns = gathered(server).take().columns(with_headers=True)
     found = gathered(server).take_each()
 
@@ -224,10 +145,10 @@ def test_frames_of_others_are_looked_at_once(monkeypatch):
         return next_frame(buffer, pos)
 
     monkeypatch.setattr(wire, "next_frame", counting)
-    server = Server([Message(1)])
-    late = 20_000 * CONTROLS[3]
+    server = near([Message(1)])
+    late = 20_000 * b"MSG late 8 2\r\nhi\r\n"
     server.spoil = lambda frames: [*frames, late]
-    server.rng = SimpleNamespace(choice=max)  # all of it at once
+    server.pieces = [1 << 20]  # all of it at once
     gets = Gets(server, "S")
     gets.ask({"seq": 1, "batch": 10})
 
