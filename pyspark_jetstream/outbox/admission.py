@@ -8,7 +8,8 @@ Rule 3: rows come and go in blocks. If nothing is paused and all rows are normal
 came; else a few kernels sort its rows. Python looks at no single row.
 
 **Subjects.** All rows of one destination subject go first in, first out, always. A subject is free,
-or *held* (`held`): paused by an operator, or refused by the server for want of room.
+or *held*: paused by an operator, or refused by the server for want of room. Held rows lie in queues
+of their own, until what is paused or refused changes.
 
 **Order** (overload.md §7). Three queues, chained, of one capacity. A subject stands in the queue of
 its most urgent row: a critical row drags the older rows of its own subject forward, and overtakes
@@ -45,7 +46,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import ProducerThrottledError, PublishError, PublishTimeoutError, QueueTimeoutError
-from .held import Held
 from .messages import Messages
 from .overload import Overload
 from .priority import Priority
@@ -109,37 +109,41 @@ class Admission:
         self._rules = rules
         self._throttle = throttle
         self._queue = RowQueue(rules.by_subject)
-        self._held = Held(rules.by_subject)
+        self._paused = RowQueue(rules.by_subject)
+        """Rows of subjects that operators pause."""
+        self._refused = RowQueue(rules.by_subject)
+        """Rows of subjects that only the server refuses."""
+        self._queues = self._queue, self._paused, self._refused
         self._seen = (-1, math.inf), (-1, math.inf)
         """Of pauses and of refusals the version that rows are held by, and until when it is so."""
-        self._checked = ((-1, -1, -1.0), math.inf)
-        """The pauses and paused rows that were looked at, and when to look again."""
+        self._look_at = math.inf
+        """No held row has waited for as long as it may before."""
         self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
         """Is told of push-back."""
         self._latest: Sequence[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
-        return f"<Admission {len(self._queue)} queued; {len(self._held)} held>"
+        return f"<Admission {len(self._queue)} queued; {self.waiting - len(self._queue)} held>"
 
     @property
     def waiting(self) -> int:
         """Number of rows in the queue, held rows included."""
-        return len(self._queue) + len(self._held)
+        return sum(map(len, self._queues))
 
     def messages(self) -> list[Messages]:
         """The rows that wait, block by block."""
-        return [*self._queue.blocks(), *self._held.blocks()]
+        return [block for queue in self._queues for block in queue.blocks()]
 
     @property
     def lately(self) -> list[Sequence[str]]:
         """Subjects of the rows taken last, and of those that are here."""
-        return [self._latest, *self._queue.distinct, *self._held.distinct]
+        return [self._latest, *(names for queue in self._queues for names in queue.distinct)]
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
     def wants_rows(self, now: float, is_window_full: bool) -> bool:
         """Whether the next block may come; if not, Spark's iterator waits."""
-        if self._held.nbytes >= self._rules.held_bytes:
+        if self._paused.nbytes + self._refused.nbytes >= self._rules.held_bytes:
             return False
         if max(self._over) < 0:
             return True
@@ -176,15 +180,16 @@ class Admission:
 
     def _queue_or_hold(self, block: Messages, now: float) -> None:
         """Rows of paused and of refused subjects are held, the others wait for room."""
-        for source, hold in (
-            (self._throttle.table, self._held.pause),
-            (self._throttle.refusals, self._held.refuse),
+        for source, queue in (
+            (self._throttle.table, self._paused),
+            (self._throttle.refusals, self._refused),
         ):
             held = source.mask(pa.array(block.distinct, pa.string()), now)
             if held is not None:
                 own = held.take(block.indices)
-                hold(block.where(own))
+                queue.append(block.where(own))
                 block = block.where(pc.invert(own))
+                self._look_at = min(self._look_at, *self._held_until())
         self._queue.append(block)
 
     def _queue_anew(self, now: float) -> None:
@@ -195,8 +200,8 @@ class Admission:
         refused = of_refusals[0] != refusals.version or now >= of_refusals[1]
         if not pauses and not refused:
             return
-        blocks = self._held.clear_paused() if pauses else []
-        blocks += self._held.clear_refused()
+        blocks = self._paused.clear() if pauses else []
+        blocks += self._refused.clear()
         if blocks or self._throttle.active(now):
             for block in blocks:
                 self._queue.append(block)
@@ -262,7 +267,7 @@ class Admission:
         """
         if not self.waiting:
             return []
-        shed = self._check_pauses(now) + self._make_room(now, is_window_full)
+        shed = self._check_held(now) + self._make_room(now, is_window_full)
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed
@@ -299,66 +304,69 @@ class Admission:
         """Next time to call `take` and `expire` if nothing happens; infinite when never."""
         if not self.waiting:
             return math.inf
-        rules, held = self._rules, self._held
-        deadlines = [held.sent + rules.publish_timeout_s]
-        if rules.queue_timeout_s < math.inf:
-            deadlines.append(self._oldest_unsent() + rules.queue_timeout_s)
-        if len(held.paused):
-            deadlines.append(self._checked[1])
-        later = [deadline for deadline in deadlines if deadline > now]
-        return min([self._throttle.next_deadline(now), *later])
+        deadlines = [self._throttle.next_deadline(now)]
+        if len(self._paused) or len(self._refused):
+            deadlines.append(max(now, self._look_at))
+        if self._rules.queue_timeout_s < math.inf:
+            late_at = self._oldest_unsent() + self._rules.queue_timeout_s
+            deadlines += [late_at] if late_at > now else []
+        return min(deadlines)
 
     def _oldest_unsent(self) -> float:
         """Arrival time of the oldest row that was never sent."""
-        queues = self._queue, self._held.paused, self._held.refused
-        return min(queue.oldest(unsent=True) for queue in queues)
+        return min(queue.oldest("unsent_since") for queue in self._queues)
 
     def _all(self) -> Messages:
         """All rows that wait, held or not, in the queue until they are sorted."""
-        for held in [*self._held.clear_paused(), *self._held.clear_refused()]:
+        for held in [*self._paused.clear(), *self._refused.clear()]:
             self._queue.append(held)
         self._seen = (-1, -math.inf), (-1, -math.inf)
         return self._queue.merged()
 
-    def _check_pauses(self, now: float) -> list[Leaving]:
+    def _check_held(self, now: float) -> list[Leaving]:
         """
         Fails the task if a held row has waited for as long as it may (B14, B15), or gives up paused
         rows (`onThrottleTimeout=dead-letter`). No row is looked at before that can be.
         """
         self._queue_anew(now)
-        held, rules = self._held, self._rules
-        if now >= held.sent + rules.publish_timeout_s:
-            sent = pc.equal(held.refused.merged().sent, held.sent)
-            raise self._timed_out(held.refused.merged(), pc.index(sent, True).as_py(), now)
-        if not len(held.paused):
+        if now < self._look_at:
             return []
-        table = self._throttle.table
-        here = table.version, len(held.paused), held.since
-        if self._checked[0] != here:
-            first = max(held.since, table.first_since(now))
-            self._checked = here, first + rules.throttle_max_wait_s
-        return self._give_up_paused(now) if now >= self._checked[1] else []
+        fails_at, next_at = self._held_until()
+        if now >= fails_at:
+            block = self._refused.merged()
+            first = pc.min(block.sent)
+            raise self._timed_out(block, pc.index(block.sent, first).as_py(), now)
+        given_up: list[Leaving] = []
+        if now >= next_at:
+            given_up, next_at = self._give_up_paused(now)
+        self._look_at = min(fails_at, next_at)
+        return given_up
 
-    def _give_up_paused(self, now: float) -> list[Leaving]:
-        """Paused rows that have waited for as long as they may."""
-        block, wait_s = self._held.paused.merged(), self._rules.throttle_max_wait_s
+    def _held_until(self) -> tuple[float, float]:
+        """When the first refused row that was sent fails; and before when no paused row may."""
+        rules = self._rules
+        fails_at = self._refused.oldest("sent") + rules.publish_timeout_s
+        return fails_at, self._paused.oldest("waits_since") + rules.throttle_max_wait_s
+
+    def _give_up_paused(self, now: float) -> tuple[list[Leaving], float]:
+        """Paused rows that have waited for as long as they may; and when the next ones have."""
+        block, wait_s = self._paused.merged(), self._rules.throttle_max_wait_s
         distinct = pa.array(block.distinct, pa.string())
         paused = self._throttle.table.since(distinct, now).take(block.indices)
         since = pc.max_element_wise(block.waits_since, paused)
         unsent = pc.is_finite(block.unsent_since)
         since = pc.if_else(unsent, since, block.waits_since)  # what was sent has had its time
-        late = pc.less_equal(since, now - wait_s)
-        left = pc.min(since.filter(pc.invert(late))).as_py()
-        self._checked = self._checked[0], math.inf if left is None else left + wait_s
+        ends = pc.add(since, wait_s)
+        late = pc.less_equal(ends, now)
+        next_at = pc.min(ends.filter(pc.invert(late))).as_py() or math.inf
         if not pc.any(late).as_py():
-            return []
+            return [], next_at
         failing = late
         if self._rules.buries_paused:
             failing = pc.and_not(late, unsent)
         if pc.any(failing).as_py():
             raise self._timed_out(block, pc.index(failing, True).as_py(), now)
-        self._held.drop_paused(late)
-        return [Leaving(block.where(late), "ThrottleTimeout")]
+        return [Leaving(self._paused.remove(late), "ThrottleTimeout")], next_at
 
     def _timed_out(self, block: Messages, place: int, now: float) -> PublishError:
         """The failure of a row that waits for a pause or for room."""

@@ -117,11 +117,6 @@ class Messages:
             else pc.if_else(pc.is_null(self.sent), self.since, math.inf)
         )
 
-    @property
-    def was_sent(self) -> bool:
-        """Whether any was sent before, and so may be stored."""
-        return self.sent is not None and self.sent.null_count < len(self)
-
     def slice(self, start: int, count: int | None = None) -> Messages:
         """`count` messages from the `start`-th on; all where it is left out."""
         return self._each(lambda array: array.slice(start, count))

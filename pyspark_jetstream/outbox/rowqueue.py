@@ -116,17 +116,20 @@ class RowQueue:
             self._blocks = deque([block.where(pc.invert(mask))] if self._rows else [])
         return removed
 
-    def oldest(self, unsent: bool = False) -> float:
+    def oldest(self, times: str) -> float:
         """
-        Time when the first row came; infinite where there is none.
+        The earliest of the rows' times; infinite where there is none.
 
         Args:
-            unsent: whether rows that were sent do not count.
+            times: name of a column of `Messages`: `waits_since`, `unsent_since` or `sent`.
         """
-        times = (each.unsent_since if unsent else each.waits_since for each in self._blocks)
-        lefts = zip(times, chain((self._next,), repeat(None)), strict=False)
-        here = (moments if left is None else moments.take(left) for moments, left in lefts)
-        return min((pc.min(moments).as_py() for moments in here), default=math.inf)
+        columns = (getattr(block, times) for block in self._blocks)
+        lefts = zip(columns, chain((self._next,), repeat(None)), strict=False)
+        here = (
+            each if left is None else each.take(left) for each, left in lefts if each is not None
+        )
+        first = (pc.min(moments).as_py() for moments in here)
+        return min((each for each in first if each is not None), default=math.inf)
 
     def _compact(self) -> None:
         """Lets go of rows that are taken, and of the order of sending: something changes."""

@@ -250,10 +250,6 @@ class PauseTable:
         mask = self.matcher(now).mask(subjects)
         return mask if pc.any(mask).as_py() else None
 
-    def first_since(self, now: float) -> float:
-        """When the oldest open window began; infinite when none is open."""
-        return min((w.since for w in self._windows.values() if w.until > now), default=math.inf)
-
     def since(self, subjects: pa.Array, now: float) -> pa.Array:
         """DOUBLE: since when each of these subjects is paused; null if it is free."""
         since = pa.nulls(len(subjects), pa.float64())
