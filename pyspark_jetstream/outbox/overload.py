@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from ..arrays import places
 from .messages import Messages, sizes
-from .order import PLACE_BITS
 from .priority import Priority
+from .rowqueue import PLACE_BITS
 from .throttling.throttle import Throttle
 
 OVERLOAD_WINDOW_S: Final = 1.0

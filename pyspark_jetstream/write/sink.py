@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -40,7 +41,6 @@ from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..sanitize import get_logger
 from .exactlyonce.targetstate import FoundStream, check_targets
-from .results import Published
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,6 +52,20 @@ logger = get_logger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
+
+
+@dataclass(frozen=True)
+class Published(WriterCommitMessage):
+    """The result of one task's write."""
+
+    write_id: str
+    """The query's id, or that of a `df.write`."""
+    written: Written | None
+    """None when the ledger says that the batch was written before."""
+    metrics: MetricsSnapshot = MetricsSnapshot({})
+    """The counts of the task."""
+    streams: tuple[FoundStream, ...] = ()
+    """Its target streams as it found them, as far as it looked them up."""
 
 
 class _Sink:

@@ -21,8 +21,7 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import Committed, TaskName, committed_of
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
-from pyspark_jetstream.write.results import Published
-from pyspark_jetstream.write.sink import JetStreamStreamWriter
+from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.admin import delete_messages

@@ -12,8 +12,7 @@ from pyspark_jetstream.write.exactlyonce import targetstate
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.results import Published
-from pyspark_jetstream.write.sink import JetStreamBatchWriter
+from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.options import connection_of, sink_of

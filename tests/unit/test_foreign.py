@@ -17,9 +17,8 @@ from pyspark_jetstream.foreign import (
     time,
 )
 from pyspark_jetstream.operations.batches import offsets_of
-from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.throttling import throttleprotocol
-from pyspark_jetstream.publish.lanes.answers import classify
+from pyspark_jetstream.publish.lanes.answers import Fate, classify
 from pyspark_jetstream.publish.metrics import MetricsReport
 from pyspark_jetstream.write.exactlyonce.records import committed_of
 

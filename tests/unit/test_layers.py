@@ -91,7 +91,7 @@ SPARK = {
     "operations.files",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.earlier", "readstream.reader", "readstream.refused",
-    "write.preparation", "write.restoring", "write.results", "write.sink",
+    "write.preparation", "write.restoring", "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM."""
 

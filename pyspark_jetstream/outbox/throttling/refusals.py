@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...subjects import REST
-from ..fates import Fate, pause_s
 from .pausetable import PausedTimes
 from .throttleprotocol import Reason
 
@@ -44,6 +43,9 @@ _OF_WRITER: Final = (Reason.ResourceGroupProduceQuotaExceeded, Reason.BrokerProd
 TRY_S: Final = 0.05
 """Time between a try and the next, larger one, unless the server refuses."""
 
+FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 1.0
+
 _FORGET_S: Final = 5.0
 """A subject that was not refused for so long is at its limit for the first time."""
 
@@ -51,6 +53,16 @@ _MAX: Final = 10_000
 """Subjects that wait at one time, each for itself."""
 
 _MAX_TRIED: Final = 1024
+
+
+def pause_s(refusals: int, first_s: float = FIRST_PAUSE_S) -> float:
+    """
+    Pause before refused rows are sent again; it doubles up to a second.
+
+    Args:
+        refusals: those before, in a row.
+    """
+    return float(min(first_s * 2 ** min(refusals, 10), _LONGEST_PAUSE_S))
 
 
 @dataclass(slots=True)
@@ -127,7 +139,7 @@ class Refusals:
             known.until = max(known.until, until)
         elif known.until <= now:
             known.times += 1
-            known.until = now + pause_s(Fate.LIMITED, known.times - 1)
+            known.until = now + pause_s(known.times - 1)
         known.tries, known.next_try = 1, -math.inf
         self.last = subject, known
         self._keep(subject, known, now)

@@ -7,12 +7,12 @@ Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/erro
 from __future__ import annotations
 
 import re
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ...client.wire import NO_RESPONDERS
 from ...foreign import read_json, record
-from ...outbox.fates import Fate
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""
@@ -46,6 +46,18 @@ _OBJECT: Final = record({})
 
 _DIGITS: Final = 18
 """Upper bound of the digits of a number in a reply subject."""
+
+
+class Fate(Enum):
+    """What an answer makes of a publish: stored, to be sent again and why, or never stored."""
+
+    STORED = "stored"
+    DUPLICATE = "stored before"
+    OVERLOADED = "the server is overloaded"
+    LIMITED = "a limit is reached"
+    ABSENT = "nobody listens on the subject"
+    IN_PROCESS = "another attempt is being stored"
+    REJECTED = "rejected"
 
 
 class Outcome(NamedTuple):

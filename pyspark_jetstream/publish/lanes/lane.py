@@ -45,11 +45,10 @@ import pyarrow.compute as pc
 
 from ...arrays import ranks
 from ...errors import PublishRejectedError
-from ...outbox.fates import Fate
 from ...outbox.messages import Messages
 from ...outbox.window import Window
 from ..options import WindowOptions
-from .answers import WRONG_LAST, Outcome, Refusal, classify, is_ordinal
+from .answers import WRONG_LAST, Fate, Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
 from .frames import Publishes, framed
 from .retries import Retries, Trouble

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import PublishError, PublishTimeoutError
-from ...outbox.fates import Fate, pause_s
+from ...outbox.throttling.refusals import FIRST_PAUSE_S, pause_s
 from ..options import WindowOptions
+from .answers import Fate
 from .frames import Publishes
 
 HINTS: Final = {
@@ -23,6 +24,9 @@ HINTS: Final = {
     Fate.LIMITED: "; lift the limit, or make room",
 }
 """Advice about a publish that failed in the end."""
+
+_OVERLOADED_S: Final = 0.01
+"""First pause of a server that has too much to do: it may be over at once."""
 
 
 @dataclass(slots=True)
@@ -138,7 +142,8 @@ class Retries:
         """Begins a pause, as the server refused one; False while a pause goes on."""
         if now < self.resume_at:
             return False
-        self.resume_at = now + pause_s(kind, self._rounds)
+        first_s = _OVERLOADED_S if kind is Fate.OVERLOADED else FIRST_PAUSE_S
+        self.resume_at = now + pause_s(self._rounds, first_s)
         self._rounds += 1
         return True
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pyspark_jetstream.outbox.fates import Fate
-from pyspark_jetstream.publish.lanes.answers import classify, puback_pattern
+from pyspark_jetstream.publish.lanes.answers import Fate, classify, puback_pattern
 
 
 @pytest.mark.parametrize(

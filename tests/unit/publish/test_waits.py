@@ -15,11 +15,10 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     QueueTimeoutError,
 )
-from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.publish import telemetry
-from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
+from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of

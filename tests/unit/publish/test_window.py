@@ -7,9 +7,8 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.fates import Fate
 from pyspark_jetstream.outbox.window import Window
-from pyspark_jetstream.publish.lanes.answers import Outcome, classify
+from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, classify
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import Lane
 
