@@ -23,14 +23,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
+from ..errors import (
+    NotConnectedError,
+    PermissionsError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnsupportedServerError,
+)
 from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
 from .patience import Patience
 from .peer import Presence, is_early, received, was_refused
 from .permissions import Permissions
-from .versions import Version, parse
+from .versions import OLDEST, Version, parse, require
 from .wire import INBOX, is_inbox, new_inbox
 
 if TYPE_CHECKING:
@@ -446,6 +452,7 @@ class Client:
             RequestTimeoutError: A reply is missing after `requestTimeout`, reconnects included.
             NotConnectedError: No server could be reached in that time.
             AuthenticationError: A login was refused, four times in a row.
+            UnsupportedServerError: The server is too old.
         """
         attempt_s = _ATTEMPT_S
 
@@ -480,6 +487,7 @@ class Client:
                     socket_and_info = shake_hands(options)
                     connection = Connection(*socket_and_info, options.inbox_prefix)
                     self._connection, self.unreached = connection, False
+                    require(connection.version, OLDEST, "pyspark-jetstream")
                 return call(connection, max(0.001, patience.left_s))
             except NotConnectedError as error:
                 self.drop()
@@ -502,7 +510,7 @@ class Client:
                 if patience.over:
                     waited_s = options.request_timeout_s
                     raise RequestTimeoutError(error.subject, waited_s, error.hint) from None
-            except ProtocolError:
+            except (ProtocolError, UnsupportedServerError):
                 self.drop()
                 raise
 

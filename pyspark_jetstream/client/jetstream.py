@@ -44,7 +44,7 @@ from .info import (
     stream_info_of,
 )
 from .patience import Patience
-from .versions import OLDEST, require, unsupported
+from .versions import OLDEST, unsupported
 
 logger = get_logger(__name__)
 
@@ -102,14 +102,8 @@ _MIRROR_PAUSE_S: Final = 0.001
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
-_COUNTS: Final = "counting messages (batched direct get)"
-
 _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
-
-_MOST_PAGES: Final = 10_000
-"""Pages of a listing: an answer that claims more of them does not tell the truth."""
-
 
 _IN_VAIN: Final = 100
 """After this many pages in a row without a new name, the listing is an error."""
@@ -362,8 +356,6 @@ class JetStream:
             (f"{self.prefix}.DIRECT.GET.{stream}", json.dumps(query | {"batch": 1}).encode())
             for stream, query in queries
         ]
-        version = self.client.connection.version
-        require(version, OLDEST, _COUNTS)
         answers: list[Found | None] = [None] * len(queries)
         left = list(range(len(queries)))
         patience = Patience(self.client.options.request_timeout_s, pause_s=_MIRROR_PAUSE_S)
@@ -382,7 +374,7 @@ class JetStream:
                 if got.stream.decode("utf-8", "replace") != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less, or more
                 elif not got.batched:
-                    raise unsupported(version, OLDEST, _COUNTS)
+                    raise unsupported(self.client.connection.version, OLDEST, "counting messages")
                 else:
                     answers[index] = found_of(got, reply.data)
             again = [(queries[i][0], {"next_by_subj": ">"} | queries[i][1]) for i in missing]

@@ -48,7 +48,6 @@ from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
-from ..client.versions import OLDEST, require
 from ..errors import (
     ApiError,
     JetStreamError,
@@ -142,7 +141,6 @@ class DirectCalls:
         """
         name = parsed("stream", stream_name, stream)
         with borrow(parse_connection(options), at_start=True) as client:
-            require(client.connection.version, OLDEST, "a direct get")
             yield cls(client, name)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from ..client.blocks import Direct, direct
 from ..client.connection import Client
 from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
-from ..client.versions import OLDEST, require, unsupported
+from ..client.versions import OLDEST, unsupported
 from ..errors import NotConnectedError, ProtocolError, ReadError, RequestTimeoutError
 from ..sanitize import get_logger
 from .decoding.replies import Replies, cut
@@ -33,8 +33,6 @@ KEPT_BYTES: Final = 2 << 20
 
 _FIRST_BYTES: Final = 1 << 16
 """First size of the buffer, which grows with the answers."""
-
-_CAPABILITY: Final = "batched direct get"
 
 
 class ForeignAnswerError(Exception):
@@ -80,7 +78,6 @@ class Gets:
         self._client = client
         self._connection = client.connection
         self._stream = stream
-        require(self._connection.version, OLDEST, _CAPABILITY)
         self._inbox = self._connection.new_inbox()
         self._sid = self._connection.subscribe(self._inbox)
         self._prefix = f"HMSG {self._inbox} {self._sid} ".encode()
@@ -141,7 +138,7 @@ class Gets:
                 if not message.batched:  # ADR-31: the first response, and nothing will follow
                     if message.stream != self._stream.encode():
                         raise self._foreign(message)
-                    raise unsupported(self._connection.version, OLDEST, _CAPABILITY)
+                    raise unsupported(self._connection.version, OLDEST, "batched direct get")
             elif code:
                 # What the server says next belongs to whoever reads on.
                 connection = self._connection

@@ -15,7 +15,6 @@ from dataclasses import fields, replace
 from .. import subjects
 from ..client.connection import borrow
 from ..client.info import StreamInfo
-from ..client.versions import OLDEST, require
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.options import StreamOptions
 from ..fetch.survey import Span, Survey, check_direct
@@ -49,11 +48,6 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            require(
-                client.connection.version,
-                OLDEST,
-                "reading a bucket (direct gets)",
-            )
             info = self._stream(survey)
             prefix = _prefix(survey, info, options.bucket)
             filters = tuple(f"{prefix}{key}" for key in options.keys)

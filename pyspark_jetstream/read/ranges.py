@@ -16,7 +16,6 @@ from typing import Final
 
 from ..client.connection import borrow
 from ..client.info import StreamInfo
-from ..client.versions import OLDEST, require
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import report_loss
@@ -50,7 +49,6 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            require(client.connection.version, OLDEST, "reading a range (batched direct get)")
             infos = survey.streams()
             for info in infos.values():
                 check_direct(info)

@@ -31,7 +31,6 @@ from .. import subjects
 from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..client.versions import OLDEST, require
 from ..errors import PermissionsError
 from ..fetch.call import DirectCall
 from ..fetch.decoding.rows import RowBuilder
@@ -84,7 +83,6 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
         """
         options = self._options
         with borrow(options.connection, at_start=True) as client:
-            require(client.connection.version, OLDEST, "a direct get")
             info = self._info(client)
             if info is not None:
                 self._check(JetStream(client), info)

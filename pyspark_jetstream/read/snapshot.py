@@ -16,7 +16,6 @@ from .. import subjects
 from ..client.connection import borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..client.versions import OLDEST, require
 from ..errors import SnapshotLossError
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
@@ -69,7 +68,6 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            require(client.connection.version, OLDEST, "a snapshot (multi-subject direct get)")
             layout, infos = survey.layout, survey.streams()
             for info in infos.values():
                 check_direct(info)

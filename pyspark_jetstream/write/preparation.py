@@ -12,7 +12,6 @@ from pyspark.sql.types import TimestampType
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
-from ..client.versions import require
 from ..errors import ColumnError, OptionError
 from ..outbox.targets import Target, untaken
 from ..publish.options import SinkOptions
@@ -38,7 +37,6 @@ def prepare(options: SinkOptions) -> None:
     """
     with borrow(options.connection) as client:
         client.connection.ping(options.connection.request_timeout_s)
-        require(client.connection.version, (2, 12), "a write")
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):

@@ -400,7 +400,7 @@ MISTAKES = {
     ),
     "too old to write exactly once": Mistake(
         lambda at: write(data(), True, **at.on("2.9", subject="S.a"), **AT_ONCE),
-        "UnsupportedServerError", "a write needs nats-server 2.12 or newer", "upgrade the serv",
+        "UnsupportedServerError", "needs nats-server 2.12 or newer", "upgrade the serv",
     ),
 }  # fmt: skip
 

@@ -64,19 +64,12 @@ def test_what_reads_are_made_of(request, server, what):
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "capability", "needs"),
-    [
-        ({"sequence": 1}, "a direct get", "2.12"),
-        ({"multiLast": "S.>"}, "a snapshot", "2.12"),
-        ({}, "reading a range", "2.12"),
-    ],
-)
-def test_reads_from_an_old_server(old, options, capability, needs):
+@pytest.mark.parametrize("options", [{"sequence": 1}, {"multiLast": "S.>"}, {}])
+def test_reads_from_an_old_server(old, options):
     """`spark.read` names on the driver what is missing."""
     given = {"servers": old.url, "stream": "S"} | {k: str(v) for k, v in options.items()}
     source = JetStreamDataSource(given)
-    with pytest.raises(UnsupportedServerError, match=f"{capability}.* needs nats-server {needs}"):
+    with pytest.raises(UnsupportedServerError, match="needs nats-server 2.12"):
         source.reader(source.schema()).partitions()
 
 
@@ -84,5 +77,5 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
     """nats-server 2.11 has batches, but counts what follows a message with the message itself."""
     with Proxy(nats_server.port, info_with(version="2.11.11")) as proxy:
         source = JetStreamDataSource({"servers": proxy.url, "stream": new_stream()})
-        with pytest.raises(UnsupportedServerError, match=r"reading a range.*2\.12 .* is 2\.11\.11"):
+        with pytest.raises(UnsupportedServerError, match=r"2\.12 or newer, this one is 2\.11\.11"):
             source.reader(source.schema()).partitions()

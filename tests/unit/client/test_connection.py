@@ -38,7 +38,7 @@ def dialled(monkeypatch):
             raise NotConnectedError("nats://h", "refused")
         ours, theirs = socket.socketpair()
         peers.append(theirs)
-        return ours, {}, b""
+        return ours, {"version": "2.15.1"}, b""
 
     monkeypatch.setattr(module, "shake_hands", shake_hands)
     yield calls
