@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-    from .datasource import JetStreamDataSource, pinned
+    from .datasource import JetStreamDataSource
     from .datasource import JetStreamDataSource as DefaultSource
     from .fetch.directcalls import DirectCalls
     from .mapping.subjectmapping import explain_mapping as explainMapping
@@ -29,7 +29,6 @@ __all__ = [
     "__version__",
     "explainMapping",
     "isThrottled",
-    "pinned",
     "register",
     "restored",
     "throttledSubjects",
@@ -44,7 +43,6 @@ _PLACES = {
     "JetStreamDataSource": ("datasource", "JetStreamDataSource"),
     "explainMapping": ("mapping.subjectmapping", "explain_mapping"),
     "isThrottled": ("operations.throttle.throttled", "is_throttled"),
-    "pinned": ("datasource", "pinned"),
     "restored": ("write.restoring", "restored"),
     "throttledSubjects": ("operations.throttle.throttled", "throttled_subjects"),
 }

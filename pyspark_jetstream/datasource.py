@@ -192,23 +192,3 @@ class JetStreamDataSource(DataSource):
         options = parse_sink(dict(self.options), streaming=True)
         log_for(options.connection.log_level, options.metrics.query_name)
         return JetStreamStreamWriter.prepared(options, schema, overwrite)
-
-
-def pinned(options: Mapping[str, str]) -> dict[str, int]:
-    """
-    The sequence of each stream that a snapshot with these options would be as of, now.
-
-    Spark plans each `load()` once. With `upToSequence` set to what this returns, several loads, and
-    a later run, read the same snapshot.
-
-    Raises:
-        OptionError: A mistake in the options, or a bound in the future.
-    """
-    from .options import parse_read
-    from .read.options import SnapshotOptions
-    from .read.snapshot import bounds
-
-    parsed = parse_read(options)
-    if not isinstance(parsed, SnapshotOptions):
-        raise OptionError("multiLast", "required: only a snapshot or a bucket has one sequence")
-    return bounds(parsed)

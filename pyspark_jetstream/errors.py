@@ -97,18 +97,6 @@ _REMEDIES: Final = {
 """Advice by the server's err_code (server/errors.json)."""
 
 
-DOCUMENTATION: Final = ""
-"""The address of the published pages, without a slash at its end; a release sets it. "": none."""
-
-
-def further(page: str) -> str:
-    """
-    A clause in brackets with the address of this page, which stands in docs/ as `<page>.md`; "" as
-    long as the pages have no address.
-    """
-    return f" (see {DOCUMENTATION}/{page}.html)" if DOCUMENTATION else ""
-
-
 def _remedy(err_code: int) -> str:
     remedy = _REMEDIES.get(err_code)
     return f"; {remedy}" if remedy else ""
@@ -232,15 +220,12 @@ class PermissionsError(JetStreamError):
     def _line(self) -> str:
         if (ack := _ACK.search(self.violation)) is not None:
             right = f"'{ack[1]}>'"
-            return (
-                f"{self.violation}; grant it to this user for all acks of this consumer: {right}"
-                f"{further('guides/login')}"
-            )
+            return f"{self.violation}; grant it to this user for all acks of this consumer: {right}"
         # A name that is misspelt is refused before anybody can say that there is no such stream.
         first = "check the name in this subject"
         if 'Subscription to "_INBOX' in self.violation:
             first = "let inboxPrefix name where its replies may come"
-        return f"{self.violation}; {first}, or grant it to this user{further('guides/login')}"
+        return f"{self.violation}; {first}, or grant it to this user"
 
 
 class RequestTimeoutError(JetStreamError, TimeoutError):

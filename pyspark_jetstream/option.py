@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from .errors import OptionError, further
+from .errors import OptionError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -182,7 +182,7 @@ def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=_ALIKE)
     if near:
         return f"did you mean '{candidates[near[0]]}'?"
-    return f"leave it out (the page Options lists all){further('reference/options')}"
+    return "leave it out (the page Options lists all)"
 
 
 def exclusive(values: Values, *names: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..errors import ApiError, RecordError, StreamNotFoundError, further
+from ..errors import ApiError, RecordError, StreamNotFoundError
 from ..sanitize import get_logger
 from .info import StoredMessage
 from .jetstream import DEFAULT_PREFIX, STREAM_NAME_EXISTS, JetStream
@@ -87,7 +87,7 @@ class Bucket:
         return (
             f"stream {self.stream} {' and '.join(faults)}: it cannot keep records. Edit it, or move"
             f" the bucket by `nats stream backup {self.stream} DIR` and `nats stream restore"
-            f" DIR`{further('runbook')}"
+            " DIR`"
         )
 
     def _create(self) -> dict[str, Any]:

@@ -170,21 +170,6 @@ class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
     """A snapshot reader that takes the filters of a query."""
 
 
-def bounds(options: SnapshotOptions) -> dict[str, int]:
-    """
-    The sequence of each stream that a snapshot with these options would be as of, now.
-
-    Raises:
-        OptionError: A bound in the future.
-    """
-    with borrow(options.connection, at_start=True) as client:
-        survey, pins = Survey(client, options), {}
-        for stream, info in survey.streams().items():
-            past = bound(survey.js, info, options.up_to_sequence, options.up_to_time)
-            pins[stream] = info.last_seq if past is None else past
-        return pins
-
-
 def bound(
     js: JetStream, info: StreamInfo, up_to_sequence: int | None, up_to_time: Moment | None
 ) -> int | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
-from ..client.versions import OLDEST, RESETS, Version, require
+from ..client.versions import RESETS, require
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
@@ -23,21 +23,6 @@ from .options import SourceOptions
 logger = get_logger(__name__)
 
 _MAX_NAME: Final = 200
-
-
-def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
-    """
-    The partitions' lags under the names, and as the texts, of Spark's Kafka source; empty where one
-    is not known.
-    """
-    known = [lag for lag in lags if lag is not None]
-    if not known or len(known) < len(lags):
-        return {}
-    return {
-        "avgOffsetsBehindLatest": str(sum(known) / len(known)),
-        "maxOffsetsBehindLatest": str(max(known)),
-        "minOffsetsBehindLatest": str(min(known)),
-    }
 
 
 class PausedConsumers:
@@ -83,9 +68,8 @@ class Driver(ABC):
         self._client = Client(options.connection, at_start=True)
         try:
             self._survey = Survey(self._client, options)
-            self._require(OLDEST, "a streaming read")
             if options.standby:
-                self._require(RESETS, "standby (CONSUMER.RESET)")
+                self._require_resets("standby")
             _ = self._layout  # raises where there is none
             self._enter()
         except BaseException:
@@ -123,24 +107,19 @@ class Driver(ABC):
         """Settles a batch; never raises, the next commit covers it."""
 
     def reported(self) -> dict[str, Any]:
-        """
-        Facts that the last batch was planned by, for each partition, and `metrics` of their lags:
-        here, as Spark's own field of that name is not for sources in Python (4.3:
-        PythonMicroBatchStream is no ReportsSourceMetrics).
-        """
-        behind = behind_latest([partition["lag"] for partition in self.report.values()])
-        return self.report | ({"metrics": behind} if behind else {})
+        """Facts that the last batch was planned by, for each partition."""
+        return self.report
 
     def close(self) -> None:
         """Ends the run."""
         self._client.close()
 
-    def _require(self, version: Version, capability: str) -> None:
+    def _require_resets(self, what: str) -> None:
         """
         Raises:
             UnsupportedServerError: The server is older.
         """
-        require(self._client.connection.version, version, capability)
+        require(self._client.connection.version, RESETS, f"{what} (CONSUMER.RESET)")
 
     def _name_log(self, consumer: str, query: str = "") -> None:
         """
@@ -156,20 +135,13 @@ class Driver(ABC):
     def _check_start(self, info: StreamInfo) -> None:
         """
         Raises:
-            OptionError: The start would skip messages of a work queue, or what comes before it is
-                yet to come, and a consumer is to begin there.
+            OptionError: The start would skip messages of a work queue.
         """
         if info.retention == "workqueue" and self._options.starting != Starting():
             raise OptionError(
                 "startingOffsets",
                 f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
                 " ever; use earliest, or purge what you do not want",
-            )
-        if self._survey.is_early(info) and (info.retention == "interest" or self._options.sharing):
-            raise OptionError(
-                "startingTimestamp",
-                f"lies in the future: the server's time is {info.now}, and the consumer by which"
-                f" '{info.name}' is read begins when it is made. Start the query then",
             )
         limits = info.config.get("consumer_limits") or {}
         if info.retention == "interest" and limits.get("inactive_threshold"):

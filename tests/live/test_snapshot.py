@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pyspark_jetstream import pinned
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
 from pyspark_jetstream.read import snapshot
 
@@ -325,21 +324,3 @@ def test_markers_and_headers(js, nats_server, new_stream, publish):
         "Mine", "KV-Operation", "Nats-Marker-Reason"
     ]  # fmt: skip
     assert [(row["data"], "headers" in row) for row in kept] == [(b"1", False)]
-
-
-def test_a_pin_makes_reads_agree(js, nats_server, new_stream, publish):
-    """Reads with the pin of an earlier look are of that moment, whatever came since."""
-    stream = new_stream()
-    publish([(f"{stream}.a", b"1"), (f"{stream}.b", b"1")])
-    options = {"servers": nats_server.url, "stream": stream, "multiLast": f"{stream}.*"}
-    pins = pinned(options)
-    publish([(f"{stream}.a", b"2")])
-
-    assert pins == {stream: 2}
-    assert pinned(options | {"upToSequence": "1"}) == {stream: 1}
-    del options["servers"]
-    assert [r["data"] for r in rows(reader(nats_server, **options, upToSequence=pins[stream]))] == [
-        b"1", b"1"
-    ]  # fmt: skip
-    with pytest.raises(OptionError, match="only a snapshot"):
-        pinned({"servers": nats_server.url, "stream": stream})

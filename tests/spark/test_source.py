@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from ..kits.options import BELOW
-from ..kits.shared import eventually
 from ..kits.sources import numbered
 
 
@@ -188,18 +186,3 @@ def test_offsets_beyond_2_to_the_53(run_query, new_stream, publish):
 
     assert one.sequences == [first + i for i in range(5)]
     assert two.sequences == [first + 5, first + 6]
-
-
-def test_a_start_yet_to_come(run_query, new_stream, publish, js):
-    """A run that ends before its moment leaves a checkpoint that the next one begins at it by."""
-    name = new_stream()
-    moment = js.stream_info(name).now + timedelta(seconds=8)
-    options = {"stream": name, "startingTimestamp": moment.isoformat()}
-    publish(numbered(name, 3))
-    first = run_query(**options)
-    publish(numbered(name, 3))
-    eventually(lambda: js.stream_info(name).now >= moment)
-    publish(numbered(name, 4))
-
-    assert first.sequences == []
-    assert run_query(**options).sequences == [7, 8, 9, 10]

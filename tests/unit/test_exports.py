@@ -11,7 +11,7 @@ def test_public_names():
     """The public surface is the source, its registration, what goes without Spark, the version."""
     assert sorted(pyspark_jetstream.__all__) == [
         "DefaultSource", "DirectCalls", "JetStreamDataSource", "__version__", "explainMapping",
-        "isThrottled", "pinned", "register", "restored", "throttledSubjects",
+        "isThrottled", "register", "restored", "throttledSubjects",
     ]  # fmt: skip
     assert pyspark_jetstream.DefaultSource is pyspark_jetstream.JetStreamDataSource
     for name in pyspark_jetstream.__all__:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import click
 
 from ...client.options import ConnectionOptions
-from ...errors import further
 from ...outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Reason
 from ...values import duration, publish_subject, whole_filter
 from ..connecting import SECONDS, Kind, client_of, connects
@@ -178,7 +177,7 @@ def _verdict(pauses: Pauses) -> int:
     silent = ", ".join(f"{number} ({query})" if query else str(number) for number, query in named)
     show(
         f"not acknowledged by {silent}: they may go on publishing;"
-        f" only limits of the server stop them{further('guides/throttle')}"
+        " only limits of the server stop them"
         , to_stderr=True
     )  # fmt: skip
     return SILENT

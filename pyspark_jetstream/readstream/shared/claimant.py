@@ -27,7 +27,6 @@ from ...errors import (
     OptionError,
     RequestTimeoutError,
     StreamNotFoundError,
-    further,
 )
 from ...fetch.assumptions import misfit_of
 from ...fetch.durable import create, refused
@@ -159,7 +158,7 @@ class Claimant:
                     f"{misfit}. Queries that share it would read other messages, or each"
                     " other's; set it back (`nats consumer edit`), or start them again with it."
                     " What another filter leaves out the consumer has passed over, and does not"
-                    f" deliver by itself any more{further('guides/sharing')}",
+                    " deliver by itself any more",
                 )
             return
         sharing = self._sharing
