@@ -73,7 +73,7 @@ def start(spark: SparkSession, given: argparse.Namespace) -> StreamingQuery:
 
 
 def follow(query: StreamingQuery) -> None:
-    """Shows each batch, and a summary at the end."""
+    """Shows after each batch the rows of this run and those that are left; at the end a summary."""
     began, seen, rows, is_over = time.monotonic(), -1, 0, False
     while not is_over:
         is_over = bool(query.awaitTermination(1))
@@ -81,11 +81,11 @@ def follow(query: StreamingQuery) -> None:
             if batch["batchId"] > seen and batch["numInputRows"]:
                 seen, rows = batch["batchId"], rows + batch["numInputRows"]
                 ends = json.loads(batch["sources"][0]["latestOffset"] or "null") or {}
-                left = sum(end.get("lag") or 0 for end in ends.values())
-                # A batch that a killed run has planned is not counted again.
-                share = f"{rows / (rows + left):.0%}" if ends else "not counted"
+                # Of a batch that a killed run has planned nobody counts again what is behind it.
+                lags = [end["lag"] for end in ends.values() if "lag" in end] or [None]
+                left = "not counted" if None in lags else f"{sum(lags):,} left"
                 rate = rows / (time.monotonic() - began)
-                print(f"batch {seen}: {rows:,} rows, {share}, {rate:,.0f} rows/s", flush=True)
+                print(f"batch {seen}: {rows:,} rows, {left}, {rate:,.0f} rows/s", flush=True)
     print(f"done: {rows:,} rows in {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -162,7 +162,7 @@ def test_a_range_in_parquet_survives_kills(job, new_stream, publish, tmp_path, k
     rows = sorted(parquet_rows(output), key=lambda row: row["sequence"])
 
     assert ended == 0, said[-3000:]
-    assert "100%" in said and "done: " in said
+    assert " rows, 0 left, " in said and "done: " in said
     assert [row["sequence"] for row in rows] == list(range(101, 5_901))
     for row in rows:
         subject, data, headers = sent[row["sequence"] - 1]
@@ -323,14 +323,14 @@ def test_a_mistake_ends_with_status_2(script):
 
 @pytest.mark.parametrize("script", ["range_backfill", "replay_dead_letters"])
 def test_progress_of_a_batch_that_was_planned_before(script, capsys):
-    """After a kill nobody has counted what is left behind the first batch: no share is shown."""
+    """After a kill nobody has counted what is left behind the first batch."""
     follow = runpy.run_path(str(ROOT / "jobs" / f"{script}.py"))["follow"]
     progress = [
         {"batchId": n, "numInputRows": 10, "sources": [{"latestOffset": offset}]}
-        for n, offset in enumerate((None, '{"0": {"lag": 60}}'))
+        for n, offset in enumerate((None, '{"0": {"lag": 60}, "metrics": {}}'))
     ]
     follow(SimpleNamespace(awaitTermination=lambda _: True, recentProgress=progress))
     first, second, _ = capsys.readouterr().out.splitlines()
 
     assert first.startswith("batch 0: 10 rows, not counted, ")
-    assert second.startswith("batch 1: 20 rows, 25%, ")
+    assert second.startswith("batch 1: 20 rows, 60 left, ")
