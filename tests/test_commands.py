@@ -167,7 +167,7 @@ def test_without_the_extra(missing):
     done = python("-c", script, missing)
 
     assert (done.returncode, done.stdout, done.stderr) == (
-        1, "", f"pyspark-jetstream needs {missing}: pip install 'pyspark-jetstream[cli]'\n"
+        1, "", f"pyspark-jetstream needs {missing}: pip install {missing}\n"
     )  # fmt: skip
 
 

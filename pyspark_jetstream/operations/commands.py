@@ -61,7 +61,7 @@ class Programs(click.Group):
         except ModuleNotFoundError as error:
             if error.name != "prometheus_client":
                 raise
-            raise click.ClickException("pip install 'pyspark-jetstream[metrics]'") from None
+            raise click.ClickException("pip install prometheus-client") from None
         except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (JetStreamError, OSError) as error:

@@ -12,7 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     missing = [package for package in ("click", "rich") if find_spec(package) is None]
     if missing:
         needs = f"pyspark-jetstream needs {' and '.join(missing)}"
-        sys.exit(f"{needs}: pip install 'pyspark-jetstream[cli]'")
+        sys.exit(f"{needs}: pip install {' '.join(missing)}")
     from .commands import programs
 
     programs(arguments, prog_name="pyspark-jetstream")

@@ -150,7 +150,7 @@ def test_the_server_and_the_exporter_start_again(exporter):
             ("--listen", "127.0.0.1:0"),
             "prometheus_client",
             1,
-            "pip install 'pyspark-jetstream[metrics]'",
+            "pip install prometheus-client",
         ),
     ],
 )
