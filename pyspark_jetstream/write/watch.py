@@ -107,10 +107,12 @@ class Watch:
         self._take_errand()
         now, window_s = time.monotonic(), self._window_s()
         if self._errand is None and now >= self._again_at and self._is_due(now, window_s):
-            self._errand = _Errand(lambda: self._look(self._needs_scan(now, window_s)))
+            scans = (self._needs_scan(now, window_s),)
+            self._errand = _Errand(target=self._look, args=scans, name="ledger", daemon=True)
+            self._errand.start()
         knows = now - self._looked_at < _STALE * window_s and self._knows(now, window_s)
         if not knows and self._errand is not None:
-            self._errand.wait(_WAIT_S)
+            self._errand.join(_WAIT_S)
         return knows
 
     def fresh(self, rows: Messages) -> pa.Array | None:
@@ -157,7 +159,7 @@ class Watch:
                 self._client.close()
 
     def _take_errand(self) -> None:
-        if self._errand is None or not self._errand.is_done:
+        if self._errand is None or self._errand.is_alive():
             return
         error, self._errand, now = self._errand.error, None, time.monotonic()
         if error is None:
@@ -170,25 +172,13 @@ class Watch:
         logger.info("no look into the ledger task=%s reason=%s", self._record.name, error)
 
 
-class _Errand:
-    """A job on a thread of its own."""
+class _Errand(threading.Thread):
+    """A thread that keeps what its job raises."""
 
-    def __init__(self, job: Callable[[], None]) -> None:
-        self.error: BaseException | None = None
-        self._job = job
-        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
-        self._thread.start()
+    error: BaseException | None = None
 
-    @property
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def wait(self, seconds: float) -> None:
-        """Returns when it is done, or after so long."""
-        self._thread.join(seconds)
-
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
-            self._job()
+            super().run()
         except BaseException as error:
             self.error = error

@@ -179,7 +179,7 @@ def test_a_secret_that_is_none_is_not_believed(query, js, value):
 def test_a_look_of_long_ago_is_made_again(query, ledger):
     """While the first rows are made the batch may be written and committed by others."""
     name = TaskName(query.name, 0, 0)
-    look = ledger.look(name, secret=True)
+    look = ledger.look(name)
     query.task(0, query.rows(3))
     query.commit(0)
 

@@ -61,9 +61,6 @@ _PREFIX: Final = f"$KV.{BUCKET}."
 
 _MAX_TAKEOVERS: Final = 20
 
-_NOTHING: Final = StoredMessage(0, "", [], b"")
-"""A note that was not asked for."""
-
 _UNAVAILABLE: Final = 503
 """The code of an error of JetStream itself: it is off, or nobody answers under this prefix."""
 
@@ -103,22 +100,17 @@ class Ledger:
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, name: TaskName, secret: bool = False) -> LedgerLook:
+    def look(self, name: TaskName) -> LedgerLook:
         """
         Notes for a task that is about to begin, in one round trip.
-
-        Args:
-            secret: whether that of its query is asked for, too.
 
         Raises:
             LedgerError: A note is none.
             RecordError: One was stored by somebody else.
         """
-        keys = [f"{name.write}.committed", str(name), _mapping_key(name)]
-        keys += [_secret_key(name.write)] * secret
-        committed, last, mapping, *secrets = self._bucket.last(*keys)
-        secret_note = secrets[0] if secrets else _NOTHING
-        return LedgerLook(committed_of(committed), last, mapping, secret_note, time.monotonic())
+        keys = f"{name.write}.committed", str(name), _mapping_key(name), _secret_key(name.write)
+        committed, last, mapping, secret = self._bucket.last(*keys)
+        return LedgerLook(committed_of(committed), last, mapping, secret, time.monotonic())
 
     def id_prefix(self, name: TaskName, ids: Ids, look: LedgerLook) -> str:
         """
