@@ -17,21 +17,8 @@ from .telemetry import Origin, Telemetry
 
 
 @dataclass(slots=True)
-class RowSignals:
-    """
-    Word of a task's publisher to the maker of its rows, which may be another thread.
-    """
-
-    is_paused: Callable[[str], bool] | None = None
-    """
-    Whether a subject is paused, None while none is: the publisher sets it before it asks for a
-    block.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class WriteContext:
-    """Values that are the same for all rows of a task."""
+    """Values that are the same for all rows of a task, but for what is paused."""
 
     options: SinkOptions
     targets: Targets = field(default_factory=Targets)
@@ -39,7 +26,11 @@ class WriteContext:
     origin: Origin = field(default_factory=Origin)
     telemetry: Telemetry = field(default_factory=Telemetry)
     """Counts what happens."""
-    signals: RowSignals = field(default_factory=RowSignals)
+    is_paused: Callable[[str], bool] | None = None
+    """
+    Whether a subject is paused, None while none is: the publisher sets it before it asks for a
+    block, for who makes the rows on another thread.
+    """
     is_checked: bool = False
     """Whether rows are looked up before they are sent: then few leave the queue at one time."""
     clock: Clock = time

@@ -124,9 +124,6 @@ class Publisher:
         self._reporter = Reporter(context.origin, is_on)
         self._watchdog = Watchdog(now)
 
-    def __repr__(self) -> str:
-        return f"<Publisher of {self.admission!r}, {self.lanes!r}>"
-
     def __enter__(self) -> Publisher:
         try:
             self._listen()
@@ -246,7 +243,7 @@ class Publisher:
         """Asks for the next block when there is room, and takes it when it is there."""
         supply, now = self._supply, self._now()
         if not supply.asked and not supply.ended and self._has_room(now):
-            self._context.signals.is_paused = self.pauses.throttle.snapshot(now)
+            self._context.is_paused = self.pauses.throttle.snapshot(now)
             supply.ask()
         block = supply.get()
         if block is not None:

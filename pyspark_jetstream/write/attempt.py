@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import pyarrow as pa
@@ -75,10 +75,10 @@ class TaskAttempt:
         self.streams.publishing = True
         of_task = self.id_prefix, moves, self._window_s
         watch = Watch(self.context.options, record, self.streams.targets, *of_task)
-        context = replace(self.context, is_checked=watch.recovery is not None)
+        self.context.is_checked = watch.recovery is not None
         with closing(watch):
             rows = self._rows(first, batches, record, watch.recovery)
-            counts = publish(self.client, context, rows, watch)
+            counts = publish(self.client, self.context, rows, watch)
         self.streams.publishing = False
         if watch.recovery is not None:
             watch.recovery.check_end(self.builder.rows)

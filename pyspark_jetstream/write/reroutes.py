@@ -23,11 +23,10 @@ import pyarrow.compute as pc
 
 from ..arrays import STRING
 from ..mapping.outcomes import Outcomes
-from ..outbox.targets import Targets
 
 if TYPE_CHECKING:
     from ..mapping.subjectmapping import SubjectMapping
-    from ..publish.context import RowSignals
+    from ..publish.context import WriteContext
 
 _VAIN: Final = 10_000
 """After so many draws in vain in a block its rows stay: where all is paused, each would cost 99."""
@@ -40,10 +39,8 @@ class Reroutes:
     mapping: SubjectMapping
     weights: bool
     """Whether weights are drawn again, too."""
-    targets: Targets
-    """The streams, which are known."""
-    signals: RowSignals
-    """What is paused when a block is made."""
+    context: WriteContext
+    """It has the streams, which are known, and what is paused when a block is made."""
     rows: int = 0
     """Number of rows that went elsewhere."""
 
@@ -58,7 +55,7 @@ class Reroutes:
             identities: BINARY, of the rows.
             mapped: STRING, what the mapping made of them; null where a row is lost.
         """
-        said = self.signals.is_paused
+        said = self.context.is_paused
         if said is None:
             return mapped
         is_paused, place = cache(said), cache(self._place)
@@ -87,5 +84,6 @@ class Reroutes:
 
     def _place(self, subject: str) -> int | None:
         """The stream that takes a subject; None where a row of it is not found on another one."""
-        place: int | None = self.targets.of(pa.array([subject]))[0].as_py()
-        return None if place is None or self.targets[place].replaces else place
+        targets = self.context.targets
+        place: int | None = targets.of(pa.array([subject]))[0].as_py()
+        return None if place is None or targets[place].replaces else place

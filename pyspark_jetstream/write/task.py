@@ -26,9 +26,8 @@ import pyarrow as pa
 
 from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
-from ..outbox.targets import Targets
 from ..outbox.throttling.throttleprotocol import ID_BITS
-from ..publish.context import RowSignals, WriteContext
+from ..publish.context import WriteContext
 from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
@@ -92,11 +91,13 @@ def write_task(
         from .exactlyonce.ledger import Ledger
 
         ledger = Ledger(JetStream(client))
-        look = ledger.look(name, ids is not None and ids.keyed)
+        look = ledger.look(name)
         if ids is not None:
             id_prefix = ledger.id_prefix(name, ids, look)
-    signals = RowSignals()
-    reroutes = _reroutes(options, streams.targets, signals)
+    query = (options.metrics.query_name or query_name())[:MAX_NAME]
+    origin = Origin(randbits(ID_BITS), name.write, name.batch, query)
+    context = WriteContext(options, streams.targets, origin, report.telemetry)
+    reroutes = _reroutes(context)
     builder = MessageBuilder(
         options,
         partition=name.task,
@@ -105,9 +106,6 @@ def write_task(
         targets=streams.targets,
         reroutes=reroutes,
     )
-    query = (options.metrics.query_name or query_name())[:MAX_NAME]
-    origin = Origin(randbits(ID_BITS), name.write, name.batch, query)
-    context = WriteContext(options, streams.targets, origin, report.telemetry, signals)
     with closing(streams):
         if look is None:
             messages = map(builder.build, batches)
@@ -136,10 +134,11 @@ def write_task(
     return outcome
 
 
-def _reroutes(options: SinkOptions, targets: Targets, signals: RowSignals) -> Reroutes | None:
-    mapping, key = options.rows.mapping, options.rows.mapping_key
-    if mapping is None or not mapping.needs_identity or key is not None or targets.is_blind:
+def _reroutes(context: WriteContext) -> Reroutes | None:
+    rows = context.options.rows
+    mapping, has_key = rows.mapping, rows.mapping_key is not None
+    if mapping is None or not mapping.needs_identity or has_key or context.targets.is_blind:
         return None  # a key's rows belong together, and a row moves only within its stream
     from .reroutes import Reroutes
 
-    return Reroutes(mapping, options.rows.reroutes_weights, targets, signals)
+    return Reroutes(mapping, rows.reroutes_weights, context)

@@ -13,7 +13,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
-from pyspark_jetstream.publish.context import RowSignals
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.exactlyonce.tail import Scanned, StoredRows, Tail
@@ -26,6 +26,7 @@ from ...kits.options import connection_of, sink_of
 from ...kits.targets import targets_of
 
 STREAM = Target.parse({"name": "S", "subjects": [">"]})
+OPTIONS = sink_of(connection_of("nats://model"))
 ROWS = 2_000
 SPREAD = {"orders": "orders.{{random(4)}}"}
 WEIGHTS = {
@@ -41,13 +42,13 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     """Where each of the rows goes while these subjects are paused."""
     mapping = SubjectMapping.parse(json.dumps(rules))
     targets = rest.get("targets") or targets_of(lambda subject: STREAM)
-    reroutes = Reroutes(mapping, rest.get("weights", False), targets, RowSignals())
+    reroutes = Reroutes(mapping, rest.get("weights", False), WriteContext(OPTIONS, targets))
     throttle = Throttle()
     if paused is not None:
         throttle.table.command(
             ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0
         )
-    reroutes.signals.is_paused = throttle.snapshot(1.0)
+    reroutes.context.is_paused = throttle.snapshot(1.0)
     made = builder(
         mapping=mapping,
         require_stream=False,
@@ -110,11 +111,11 @@ def test_b17_what_is_lost_stays_lost():
     rules = {"orders": [{"destination": "orders.a", "weight": "50%"},
                         {"destination": "orders.b", "weight": "20%"}], "orders.x": "y"}  # fmt: skip
     mapping = SubjectMapping.parse(json.dumps(rules))
-    reroutes = Reroutes(mapping, True, targets_of(lambda subject: STREAM), RowSignals())
+    reroutes = Reroutes(mapping, True, WriteContext(OPTIONS, targets_of(lambda subject: STREAM)))
     subjects = pa.array(["orders"] * ROWS).dictionary_encode()
     ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
     drawn = mapping.map_rows(subjects, ids).subjects
-    reroutes.signals.is_paused = lambda subject: subject == "orders.a"
+    reroutes.context.is_paused = lambda subject: subject == "orders.a"
     found = reroutes.of(subjects, ids, drawn)
 
     assert found.null_count == drawn.null_count
@@ -126,11 +127,11 @@ def test_b17_what_is_lost_stays_lost():
 def test_b17_what_the_subject_decides_never_moves(rules):
     """B17: a deterministic partition would move its keys."""
     mapping = SubjectMapping.parse(json.dumps(rules | {"z": "z.{{random(2)}}"}))
-    reroutes = Reroutes(mapping, True, targets_of(lambda subject: STREAM), RowSignals())
+    reroutes = Reroutes(mapping, True, WriteContext(OPTIONS, targets_of(lambda subject: STREAM)))
     subjects = pa.array(["orders"] * 3).dictionary_encode()
     ids = pa.array([b"a", b"b", b"c"], pa.binary())
     drawn = mapping.map_rows(subjects, ids).subjects
-    reroutes.signals.is_paused = lambda subject: subject == drawn[0].as_py()
+    reroutes.context.is_paused = lambda subject: subject == drawn[0].as_py()
 
     assert reroutes.of(subjects, ids, drawn) == drawn
 
@@ -163,8 +164,8 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
     """B17: rows of many subjects wait cheaply; those that have a way out find it."""
     mapping = SubjectMapping.parse(json.dumps({"o.*": "{{wildcard(1)}}.{{random(4)}}"}))
     asked = []
-    reroutes = Reroutes(mapping, False, targets_of(lambda subject: STREAM), RowSignals())
-    reroutes.signals.is_paused = lambda subject: (
+    reroutes = Reroutes(mapping, False, WriteContext(OPTIONS, targets_of(lambda subject: STREAM)))
+    reroutes.context.is_paused = lambda subject: (
         asked.append(subject) or not subject.endswith("x.3")
     )
     names = [f"o.{row}" for row in range(ROWS)]
@@ -181,12 +182,12 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
 def test_b17_the_next_block_finds_what_is_free_again():
     """B17: what was paused when the last block was made is no matter."""
     mapping = SubjectMapping.parse(json.dumps(SPREAD))
-    reroutes = Reroutes(mapping, False, targets_of(lambda subject: STREAM), RowSignals())
+    reroutes = Reroutes(mapping, False, WriteContext(OPTIONS, targets_of(lambda subject: STREAM)))
     subjects = pa.array(["orders"] * ROWS).dictionary_encode()
     ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
     drawn = mapping.map_rows(subjects, ids).subjects
     for paused in ("orders.2", "orders.3"):
-        reroutes.signals.is_paused = lambda subject, paused=paused: subject == paused
+        reroutes.context.is_paused = lambda subject, paused=paused: subject == paused
         found = set(reroutes.of(subjects, ids, drawn).to_pylist())
         assert found == {f"orders.{each}" for each in range(4)} - {paused}
 
@@ -200,13 +201,13 @@ def test_b17_the_next_block_finds_what_is_free_again():
 ])  # fmt: skip
 def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     """B17: which is drawn for all rows of a key alike."""
-    options = sink_of(connection_of("nats://model"), reroutes_weights=weights)
+    options = replace(OPTIONS, rows=replace(OPTIONS.rows, reroutes_weights=weights))
     mapping = SubjectMapping.parse(json.dumps(SPREAD))
     rows = replace(options.rows, mapping=mapping, mapping_key=key)
     options = replace(options, rows=rows)
     targets = targets_of(lambda subject: None) if known else Targets()
 
-    assert (_reroutes(options, targets, RowSignals()) is not None) == moves
+    assert (_reroutes(WriteContext(options, targets)) is not None) == moves
 
 
 @pytest.mark.parametrize("moves", [False, True])
