@@ -113,8 +113,14 @@ class Priorities:
         """The filters by which metrics tell subjects apart."""
         return [filter for filter, _ in self.subjects]
 
-    def of(self, rows: Rows) -> Resolved:
-        """The priorities of a block's rows."""
+    def of(self, rows: Rows) -> tuple[pa.Array | None, int]:
+        """
+        The priorities of a block's rows.
+
+        Returns:
+            INT8, a `Priority` of each row; None when all are normal. And how many values were no
+            name of a priority.
+        """
         opinions: list[pa.Array] = []
         unrecognised = 0
 
@@ -134,10 +140,10 @@ class Priorities:
         if self.claim is not None:
             add(self._by_claim(rows.claim(self.claim)))
         if not opinions:
-            return Resolved(None, unrecognised)
+            return None, unrecognised
         codes = pc.coalesce(*opinions, Priority.NORMAL.code)
         plain = is_all(pc.equal(codes, Priority.NORMAL.code))
-        return Resolved(None if plain else codes, unrecognised)
+        return None if plain else codes, unrecognised
 
     def _by_subject(self, distinct: pa.Array) -> pa.Array:
         priorities = pa.array([priority for _, priority in self.subjects], pa.int8())
@@ -162,15 +168,6 @@ def first_match(filters: Sequence[str], subjects: pa.Array) -> pa.Array:
         first = pc.and_(matched, pc.is_null(places))
         places = pc.if_else(first, int32(place), places)
     return places
-
-
-class Resolved(NamedTuple):
-    """The priorities of a block."""
-
-    each: pa.Array | None
-    """INT8, a `Priority` of each row; None when all are normal."""
-    unrecognised: int
-    """Values that were no name of a priority."""
 
 
 def _by_name(texts: pa.Array | None) -> tuple[pa.Array | None, int]:

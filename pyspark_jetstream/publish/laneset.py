@@ -45,9 +45,6 @@ class LaneSet:
         self.all = self.rows, self.letters
         """In the order of their numbers."""
 
-    def __repr__(self) -> str:
-        return f"<LaneSet {self.all}>"
-
     def push_backs(self, now: float) -> list[tuple[int | None, float]]:
         """
         The streams of rows that pushed back since the last call, by their places, None for one that

@@ -61,9 +61,6 @@ class WriterPauses:
         self._control: set[int] = set()
         """Subscriptions on which operators speak."""
 
-    def __repr__(self) -> str:
-        return repr(self.throttle)
-
     # ── operators ────────────────────────────────────────────────────────────────────────────
 
     def listen(self, connection: Connection, inbox: str) -> None:

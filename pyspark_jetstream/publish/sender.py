@@ -50,9 +50,6 @@ class Sender:
         self._max_bytes = options.window.max_in_flight_bytes
         self._timeout_s = min(SEND_TIMEOUT_S, options.window.publish_timeout_s)
 
-    def __repr__(self) -> str:
-        return f"<Sender of {self.lanes.all}>"
-
     def listen(self) -> None:
         """
         Subscribes to replies, on a new connection if the last one was dropped.

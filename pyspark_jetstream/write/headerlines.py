@@ -118,11 +118,6 @@ class Headers:
                 found = pc.coalesce(found, own)
         return found
 
-    @property
-    def any(self) -> bool:
-        """Whether any row has headers."""
-        return self._column is not None
-
     def values(self, name: str) -> pa.Array | None:
         """
         The first value of this header that goes out in each row, as STRING; None when no row has

@@ -140,8 +140,9 @@ class MessageBuilder:
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, *commands.lines(ids), *headers.lines())
         self._check_sizes(lines, data)
-        priorities = self._priorities.of(_rows(batch, distinct, indices, data, headers))
-        self.unrecognised += priorities.unrecognised
+        rows = _rows(batch, distinct, indices, data, headers)
+        priorities, unrecognised = self._priorities.of(rows)
+        self.unrecognised += unrecognised
         self.left_out |= headers.left_out()
         messages = Messages(
             subject=binary(distinct).take(indices),
@@ -152,7 +153,7 @@ class MessageBuilder:
             targets=targets,
             rows=numbers,
             ids=ids,
-            priorities=priorities.each,
+            priorities=priorities,
         )
         if not indices.null_count:
             return messages
@@ -367,7 +368,7 @@ def _rows(
         return claim if header is None else pc.coalesce(claim, header)
 
     def publish(row: int) -> Publish:
-        pairs = batch.column("headers")[row].as_py() if headers.any else None
+        pairs = batch.column("headers")[row].as_py() if "headers" in names else None
         first_values: dict[str, str] = {}
         for name, value in pairs or ():
             first = value if isinstance(value, str) else next(iter(value or ()), None)

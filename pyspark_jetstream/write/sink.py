@@ -163,9 +163,6 @@ class JetStreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     mode = "outputMode"
 
-    def __repr__(self) -> str:
-        return "<JetStreamStreamWriter>"
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
         from .exactlyonce.ids import of_query

@@ -98,11 +98,6 @@ class Operators:
             if len(self._sent) == MAX_SUBJECTS:
                 return
 
-    @property
-    def subjects(self) -> list[str]:
-        """Some of those that rows have gone to."""
-        return list(self._sent)
-
     def heard(self, data: bytes, now: float, lately: Iterable[Sequence[str]] = ()) -> bytes | None:
         """
         An operator spoke.
@@ -126,9 +121,9 @@ class Operators:
                 self._until = min(self._until, now + (now - self._began))
                 return None
             case Discover():
-                sent = self.subjects
+                sent = tuple(self._sent)
                 throttled = self.throttle.throttled([sent, *lately], now)
-                return self.writer._replace(subjects=tuple(sent), throttled=throttled).encode()
+                return self.writer._replace(subjects=sent, throttled=throttled).encode()
             case ThrottleProducer():
                 return self._command(said, now)
         self._leave_out("it is an answer, and no command")
