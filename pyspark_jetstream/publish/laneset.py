@@ -34,8 +34,6 @@ class LaneSet:
         """The least that any row has."""
         self._options = options
         self._targets = targets
-        self._places: set[int | None] = set()
-        """Of the streams that have had rows."""
         window = options.window
         size = Window(window.max_in_flight, window.min_in_flight)
         self.rows = Lane(f"{inbox}.0", size, window, options.rows.rejects)
@@ -70,24 +68,16 @@ class LaneSet:
         """Messages stored, dead letters among them."""
         return sum(lane.tally.acked for lane in self.all)
 
-    def stream(self, place: int | None) -> str:
-        """Name of the stream in this place; "" where it is not known."""
-        return "" if place is None else self._targets[place].name
-
-    def totals(self) -> list[dict[str, int]]:
-        """Counts of each lane in this task, as `Telemetry.count` takes them."""
+    def totals(self) -> dict[str, int]:
+        """Counts of this task, as `Telemetry.count` takes them."""
         rows, letters = self.rows.tally, self.letters.tally
-        shared = [{"retries": each.retries, "ignored": each.ignored} for each in (rows, letters)]
-        return [
-            {"success": rows.acked, "pushed_back": rows.pushed_back, **shared[0]},
-            {"bypassed": letters.acked, **shared[1]},
-        ]
-
-    @property
-    def streams(self) -> list[str]:
-        """Of each lane the name of its stream; "" where there are several."""
-        own = self.stream(next(iter(self._places))) if len(self._places) == 1 else ""
-        return [own, ""]
+        return {
+            "success": rows.acked,
+            "pushed_back": rows.pushed_back,
+            "bypassed": letters.acked,
+            "retries": rows.retries + letters.retries,
+            "ignored": rows.ignored + letters.ignored,
+        }
 
     def next_deadline(self, now: float) -> float:
         """The time at which a lane has to act though nothing arrives."""
@@ -97,10 +87,8 @@ class LaneSet:
         """Hands rows to their lane."""
         if not len(messages):
             return
-        for place in pc.unique(messages.row_targets).to_pylist():
-            self._places.add(place)
-            if place is not None:
-                self._apply_window(self._targets[place])
+        for place in pc.unique(messages.row_targets).drop_null().to_pylist():
+            self._apply_window(self._targets[place])
         self.rows.offer(messages)
 
     def _apply_window(self, target: Target) -> None:

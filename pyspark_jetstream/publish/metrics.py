@@ -7,7 +7,7 @@ in any order gives the same.
 
 `METRICS` is the table of names and labels (overload.md §8). `subject` is the *route*: the pattern
 that a destination subject matched, never the subject; `UNKNOWN` if it matched none. `stream` is
-that of the rows. A label that a writer cannot tell is empty, which to Prometheus is no label.
+the one that refuses. A label that a writer cannot tell is empty, which to Prometheus is no label.
 """
 
 from __future__ import annotations
@@ -90,20 +90,20 @@ def _row(
 QUEUE = _row(
     "gauge",
     "jetstream_publish_queue_total",
-    "subject priority stream",
+    "subject priority",
     "Rows that wait to be published.",
 )
 REJECTED = _row(
     "counter",
     "jetstream_publish_rejected_total",
-    "subject reason priority stream",
+    "subject reason priority",
     "Rows that were shed.",
     _SHED,
 )
 QUEUE_TIME = _row(
     "histogram",
     "jetstream_publish_queue_time_seconds",
-    "subject priority stream",
+    "subject priority",
     "How long rows waited to be published.",
 )
 THROTTLED = _row(
@@ -123,19 +123,17 @@ RATE_LIMIT = _row(
 OUTCOMES = _row(
     "counter",
     "jetstream_publish_outcomes_total",
-    "status stream",
+    "status",
     "Publishes by what became of them. Those that were pushed back or ignored are sent again.",
 )
 DEAD_LETTER = _row(
     "counter",
     "jetstream_publish_dead_letter_total",
-    "reason priority stream",
+    "reason priority",
     "Rows that became dead letters.",
     _SHED,
 )
-RETRIES = _row(
-    "counter", "jetstream_publish_retries_total", "stream", "Publishes that were sent again."
-)
+RETRIES = _row("counter", "jetstream_publish_retries_total", "", "Publishes that were sent again.")
 
 
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────

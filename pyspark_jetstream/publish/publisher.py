@@ -237,7 +237,7 @@ class Publisher:
         self.pauses.operators.sent(unstored.distinct)
         self.lanes.offer(unstored)
         if len(unstored):
-            self._context.telemetry.sent(unstored, unstored.waits_since, self.lanes.stream, now)
+            self._context.telemetry.sent(unstored, unstored.waits_since, now)
 
     def _take_block(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
@@ -373,13 +373,11 @@ class Publisher:
 
         The last one may be lost with its connection: what it says is in the task's result, too.
         """
-        options, telemetry, lanes = self._context.options, self._context.telemetry, self.lanes
+        options, telemetry = self._context.options, self._context.telemetry
         now = self._now()
-        for number, totals in enumerate(lanes.totals()):
-            telemetry.count(totals, lanes.streams[number], number)
-        telemetry.count({"rejected": self.shedding.rejected})
+        telemetry.count(self.lanes.totals() | {"rejected": self.shedding.rejected})
         telemetry.paused(self.pauses.throttle, now)
-        telemetry.waiting(self.admission.messages(), lanes.stream)
+        telemetry.waiting(self.admission.messages())
         subject = options.metrics.metrics_subject
         if subject is None:
             return

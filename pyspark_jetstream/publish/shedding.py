@@ -46,7 +46,7 @@ class Shedding:
         """Rows make room: they are dropped, or become dead letters."""
         if not len(messages):
             return
-        self._telemetry.shed(messages, reason, not self._drops, self._lanes.stream)
+        self._telemetry.shed(messages, reason, not self._drops)
         if self._drops:
             self.dropped += len(messages)
         else:
@@ -55,7 +55,7 @@ class Shedding:
     def reject(self, messages: Messages, why: Sequence[str]) -> None:
         """Rows that can be no messages, or that the server will not store, become dead letters."""
         self.rejected += len(messages)
-        self._telemetry.shed(messages, "Rejected", True, self._lanes.stream)
+        self._telemetry.shed(messages, "Rejected", True)
         reasons = [f"Rejected: {' '.join(each.split())}" for each in why]
         self._store(messages, pa.array(reasons, pa.string()), rejected=True)
 

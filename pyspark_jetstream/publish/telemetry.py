@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -52,10 +52,6 @@ _MAX_ROUTES: Final = 100
 """Upper bound of one task's labels of subjects; later ones are `UNKNOWN`."""
 
 
-Streams = Callable[[int | None], str]
-"""The name of the stream in this place of `Targets`; "" for None, those not known."""
-
-
 class Telemetry:
     """
     What one task counts.
@@ -73,7 +69,7 @@ class Telemetry:
         """
         self._routes = list(dict.fromkeys(routes))[:_MAX_ROUTES]
         self._labels = {UNKNOWN}  # of subjects
-        self._totals: dict[int, Mapping[str, int]] = {}
+        self._totals: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.snapshot().summary()}>"
@@ -95,7 +91,7 @@ class Telemetry:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
-    def sent(self, messages: Messages, since: pa.Array, streams: Streams, now: float) -> None:
+    def sent(self, messages: Messages, since: pa.Array, now: float) -> None:
         """
         Rows left the queue.
 
@@ -103,52 +99,48 @@ class Telemetry:
             since: DOUBLE, when each was there.
         """
         waits = pc.subtract(now, since)
-        for place, route, priority, rows in self.groups(messages):
-            series = self._series(metrics.QUEUE_TIME, (route, priority.label, streams(place)))
+        for route, priority, rows in self.groups(messages):
+            series = self._series(metrics.QUEUE_TIME, (route, priority.label))
             for run in pc.value_counts(waits.take(rows)).to_pylist():
                 seconds, count = run["values"], run["counts"]
                 series[bisect_left(metrics.QUEUE_TIME.buckets, seconds)] += count
                 series[-1] += round(seconds * count * MICRO)
 
-    def shed(self, messages: Messages, reason: str, are_kept: bool, streams: Streams) -> None:
+    def shed(self, messages: Messages, reason: str, are_kept: bool) -> None:
         """Rows made room, as dead letters or for good."""
-        for place, route, priority, rows in self.groups(messages):
-            count, stream = len(rows), streams(place)
-            labels = route, reason, priority.label, stream
-            self._add(metrics.REJECTED, labels, count)
+        for route, priority, rows in self.groups(messages):
+            count = len(rows)
+            self._add(metrics.REJECTED, (route, reason, priority.label), count)
             if are_kept:
-                self._add(metrics.DEAD_LETTER, (reason, priority.label, stream), count)
+                self._add(metrics.DEAD_LETTER, (reason, priority.label), count)
             else:
-                self._add(metrics.OUTCOMES, ("dropped", stream), count)
+                self._add(metrics.OUTCOMES, ("dropped",), count)
 
-    def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
+    def groups(self, messages: Messages) -> list[tuple[str, Priority, pa.Array]]:
         """
-        The rows by stream, route and priority.
+        The rows by route and priority.
 
         Returns:
-            The stream's place in `Targets`, None where it is not known, route, priority and the
-            places of these rows (INT64), in order.
+            Route, priority and the places of these rows (INT64), in order.
         """
-        known = pc.unique(messages.targets).to_pylist()
-        if not self._routes and messages.priorities is None and len(known) == 1:
+        if not self._routes and messages.priorities is None:
             # Arrow's own grouping is slow to import.
-            return [(known[0], UNKNOWN, Priority.NORMAL, all_places(len(messages)))]
+            return [(UNKNOWN, Priority.NORMAL, all_places(len(messages)))]
         routes = first_match(self._routes, pa.array(messages.distinct, pa.string()))
         table = pa.table(
             {
-                "place": messages.row_targets,
                 "route": routes.take(messages.indices),
                 "priority": messages.urgency,
                 "row": all_places(len(messages)),
             }
         )
-        keys = ["place", "route", "priority"]
+        keys = ["route", "priority"]
         groups = table.group_by(keys, use_threads=False).aggregate([("row", "list")])
         rows = groups["row_list"].combine_chunks()
         found = []
         for number, key in enumerate(groups.select(keys).to_pylist()):
             route = UNKNOWN if key["route"] is None else self._route(self._routes[key["route"]])
-            found.append((key["place"], route, Priority(key["priority"]), rows[number].values))
+            found.append((route, Priority(key["priority"]), rows[number].values))
         return found
 
     def _route(self, label: str) -> str:
@@ -175,33 +167,32 @@ class Telemetry:
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
-    def count(self, totals: Mapping[str, int], stream: str = "", lane: int = -1) -> None:
+    def count(self, totals: Mapping[str, int]) -> None:
         """
-        Adds what is new of this lane's totals; with -1, of totals that belong to no lane.
+        Adds what is new of these totals.
 
         Args:
             totals: publishes by what became of them, and `retries`.
         """
-        before = self._totals.get(lane, {})
-        self._totals[lane] = totals
         for name, total in totals.items():
-            new = total - before.get(name, 0)
+            new = total - self._totals.get(name, 0)
             if name == "retries":
-                self._add(metrics.RETRIES, (stream,), new)
+                self._add(metrics.RETRIES, (), new)
             else:
-                self._add(metrics.OUTCOMES, (name, stream), new)
+                self._add(metrics.OUTCOMES, (name,), new)
+        self._totals |= totals
 
     def bypassed(self) -> None:
         """A receipt or a report was sent, for which no limit holds."""
-        self._add(metrics.OUTCOMES, ("bypassed", ""), 1)
+        self._add(metrics.OUTCOMES, ("bypassed",), 1)
 
-    def waiting(self, blocks: Iterable[Messages], streams: Streams) -> None:
+    def waiting(self, blocks: Iterable[Messages]) -> None:
         """The rows that wait now."""
         for series in self._values[metrics.QUEUE.name].values():
             series[0] = 0
         for messages in blocks:
-            for place, route, priority, rows in self.groups(messages):
-                self._add(metrics.QUEUE, (route, priority.label, streams(place)), len(rows))
+            for route, priority, rows in self.groups(messages):
+                self._add(metrics.QUEUE, (route, priority.label), len(rows))
 
 
 class Reporter:

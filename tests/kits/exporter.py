@@ -67,7 +67,7 @@ class Scrapes:
         return None
 
     def acked(self) -> float:
-        return self.value("jetstream_publish_outcomes_total", status="success", stream="S") or 0
+        return self.value("jetstream_publish_outcomes_total", status="success") or 0
 
     def wait_for(self, acked: float) -> None:
         """Until so many PubAcks are counted."""

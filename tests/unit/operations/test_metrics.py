@@ -23,6 +23,7 @@ from ...kits.seeds import SEED
 
 ACKED = "jetstream_publish_outcomes_total"
 WAITING = "jetstream_publish_queue_total"
+SHED = "jetstream_publish_rejected_total"
 
 
 def total_of(reports, now=0):
@@ -39,8 +40,8 @@ def report(
 ) -> MetricsReport:
     """What a producer says that has so many PubAcks, and may have 10 publishes on the wire."""
     counts = [
-        (ACKED, ("success", ""), (acked,)),
-        (WAITING, ("", "normal", ""), (10,)),
+        (ACKED, ("success",), (acked,)),
+        (WAITING, ("", "normal"), (10,)),
     ]
     return MetricsReport(producer, query, 3, sequence, final, MetricsSnapshot.of(counts))
 
@@ -65,8 +66,8 @@ def test_a_report_comes_back_from_the_wire():
         "final": True,
         "query_name": "",
         "snapshot": {
-            ACKED: [[["success", ""], [5]]],
-            WAITING: [[["", "normal", ""], [10]]],
+            ACKED: [[["success"], [5]]],
+            WAITING: [[["", "normal"], [10]]],
         },
     }
 
@@ -229,13 +230,11 @@ def test_a_counter_says_since_when_it_counts():
 @pytest.mark.parametrize(
     ("name", "labels", "shown"),
     [
-        (ACKED, ("hacked", "S"), (UNKNOWN, "S")),
-        ("jetstream_publish_queue_total", ("r", "y", "S"), ("r", UNKNOWN, "S")),
+        (ACKED, ("hacked",), (UNKNOWN,)),
+        ("jetstream_publish_queue_total", ("r", "y"), ("r", UNKNOWN)),
         ("jetstream_publish_rate_limit_count", ("me", "why", "s", ""), (UNKNOWN, UNKNOWN, "s", "")),
-        ("jetstream_publish_dead_letter_total", ("QueueTimeout", "critical", "S" * 5000),
-         ("QueueTimeout", "critical", UNKNOWN)),
-        ("jetstream_publish_dead_letter_total", ("MaxCpuUsage", "normal", ""),
-         (UNKNOWN, "normal", "")),
+        ("jetstream_publish_queue_total", ("S" * 5000, "critical"), (UNKNOWN, "critical")),
+        ("jetstream_publish_dead_letter_total", ("MaxCpuUsage", "normal"), (UNKNOWN, "normal")),
     ],
 )  # fmt: skip
 def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
@@ -261,16 +260,17 @@ def test_there_is_a_bound_to_series(monkeypatch):
     reports = Reports()
 
     def take(sequence, producer, count, final=False):
-        counts = [(ACKED, ("success", f"S{n}"), (count,)) for n in range(producer, producer + 4)]
+        labels = [(f"S{n}", "QueueTimeout", "normal") for n in range(producer, producer + 4)]
+        counts = [(SHED, each, (count,)) for each in labels]
         said = replace(report(producer, sequence, 0, final), snapshot=MetricsSnapshot.of(counts))
         return reports.take(said, 0)
 
     assert all(take(1, producer, 10, final=producer == 0) for producer in range(8))
     assert take(2, 7, 20)
-    found = total_of(reports).values[ACKED]
+    found = total_of(reports).values[SHED]
 
     assert len(found) == 6
-    assert found["success", "S0"] == (10,)
+    assert found["S0", "QueueTimeout", "normal"] == (10,)
     assert sum(count for (count,) in found.values()) == 4 * (10 * 7 + 20)
 
 

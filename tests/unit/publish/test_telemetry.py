@@ -22,47 +22,36 @@ def total(one: Telemetry, name: str, **labels: str) -> int:
     return one.snapshot().total(f"jetstream_{name}", **labels)[0]
 
 
-def test_totals_are_those_of_lanes():
-    """What is new of each lane's totals is added, under the stream it has at that time."""
+def test_totals_count_once():
+    """What is new of totals is added, however often they are told."""
     one = Telemetry()
-    one.count({"success": 5}, "S", 0)
-    one.count({"success": 7, "pushed_back": 1}, "T", 1)
-    one.count({"success": 9, "retries": 3}, "", 0)
-    one.count({"success": 9, "retries": 4}, "", 0)
+    one.count({"success": 5, "pushed_back": 1})
+    one.count({"success": 9, "pushed_back": 1, "retries": 3})
+    one.count({"success": 9, "pushed_back": 1, "retries": 4})
     one.count({"rejected": 2})
     name = "publish_outcomes_total"
 
-    assert [total(one, name, status="success", stream=each) for each in ("S", "T", "")] == [5, 7, 4]
-    assert total(one, name, status="pushed_back", stream="T") == 1
+    assert total(one, name, status="success") == 9
+    assert total(one, name, status="pushed_back") == 1
     assert total(one, name, status="rejected") == 2
     assert total(one, "publish_retries_total") == 4
 
 
-def stream(place):
-    """The name of the stream in this place."""
-    return "" if place is None else "ST"[place]
-
-
 @pytest.mark.parametrize("are_kept", [True, False])
 def test_what_is_shed(are_kept):
-    """By stream, route, reason and priority, as dead letters or as dropped."""
+    """By route, reason and priority, as dead letters or as dropped."""
     one = Telemetry(["a.*"])
     rows = messages(["a.x", "b", "a.y"])
     priorities = pa.array([NON_CRITICAL, NORMAL, NON_CRITICAL], pa.int8())
-    of_streams = replace(rows, targets=pa.array([1, None, 1], pa.int32()))
-    one.shed(replace(of_streams, priorities=priorities), "QueueTimeout", are_kept, stream)
-    one.shed(rows, "MaxMemoryUsage", are_kept, stream)
-    name = "publish_outcomes_total"
-    dropped = {each: total(one, name, status="dropped", stream=each) for each in ("", "T")}
+    one.shed(replace(rows, priorities=priorities), "QueueTimeout", are_kept)
+    one.shed(rows, "MaxMemoryUsage", are_kept)
 
     assert total(one, "publish_rejected_total") == 6
     assert total(one, "publish_rejected_total", subject="a.*", priority="noncritical") == 2
-    assert total(one, "publish_rejected_total", stream="T") == 2
-    assert total(one, "publish_rejected_total", stream="") == 4
     assert total(one, "publish_dead_letter_total") == (6 if are_kept else 0)
-    assert dropped == ({"": 0, "T": 0} if are_kept else {"": 4, "T": 2})
+    assert total(one, "publish_outcomes_total", status="dropped") == (0 if are_kept else 6)
     name = "publish_dead_letter_total" if are_kept else "publish_rejected_total"
-    assert total(one, name, reason="QueueTimeout", priority="noncritical", stream="T") == 2
+    assert total(one, name, reason="QueueTimeout", priority="noncritical") == 2
     assert total(one, name, reason="QueueTimeout", priority="normal") == 1
     assert total(one, name, reason="MaxMemoryUsage", priority="normal") == 3
 

@@ -44,33 +44,23 @@ def counted(*calls) -> MetricsSnapshot:
     return telemetry.snapshot()
 
 
-def stream(place):
-    """The name of the stream in this place."""
-    return "" if place is None else "ST"[place]
+def urgent(subjects, *priorities):
+    """Rows with these priorities."""
+    return replace(messages(subjects), priorities=pa.array(priorities, pa.int8()))
 
 
-def urgent(subjects, *priorities, targets=None):
-    """Rows with these priorities, and the places of their distinct subjects' streams."""
-    found = replace(messages(subjects), priorities=pa.array(priorities, pa.int8()))
-    return found if targets is None else replace(found, targets=pa.array(targets, pa.int32()))
-
-
-WAITING = (
-    [urgent(["a.x", "a.y"], CRITICAL, CRITICAL, targets=[0, 1]), messages(["a.y", "b", "b"])],
-    stream,
-)
+WAITING = urgent(["a.x", "a.y"], CRITICAL, CRITICAL), messages(["a.y", "b", "b"])
 """Rows that wait."""
 
 
 def test_what_waits_is_a_gauge():
-    """By route, priority and stream; said twice it is what it is; nothing counted is no series."""
-    found = counted(lambda t: t.waiting(*WAITING), lambda t: t.waiting(*WAITING))
+    """By route and priority; said twice it is what it is; nothing counted is no series."""
+    found = counted(lambda t: t.waiting(WAITING), lambda t: t.waiting(WAITING))
 
     assert found.values["jetstream_publish_queue_total"] == {
-        ("a.*", "critical", "S"): (1,),
-        ("a.*", "critical", "T"): (1,),
-        ("a.*", "normal", ""): (1,),
-        (UNKNOWN, "normal", ""): (2,),
+        ("a.*", "critical"): (2,),
+        ("a.*", "normal"): (1,),
+        (UNKNOWN, "normal"): (2,),
     }
     assert counted(lambda t: t.count({})).values == {}
 
@@ -84,16 +74,16 @@ def test_everything_begins_at_zero():
     }
     assert {values for *_, values in ZEROS} == {(0,)}
     for status in ("success", "pushed_back", "ignored", "rejected", "bypassed", "dropped"):
-        assert ("jetstream_publish_outcomes_total", status, "") in labels
+        assert ("jetstream_publish_outcomes_total", status) in labels
     for reason in Reason:
         assert ("jetstream_producer_throttled_times", reason.name, "", "") in labels
         for limiter in ("operator", "server"):
             assert ("jetstream_publish_rate_limit_count", limiter, reason.name, "", "") in labels
     reasons = ("MaxConcurrentRequests", "MaxMemoryUsage", "QueueTimeout", "Rejected")
     for reason, priority in product(reasons, ("critical", "normal", "noncritical")):
-        assert ("jetstream_publish_dead_letter_total", reason, priority, "") in labels
-        assert ("jetstream_publish_rejected_total", "", reason, priority, "") in labels
-    assert ("jetstream_publish_retries_total", "") in labels
+        assert ("jetstream_publish_dead_letter_total", reason, priority) in labels
+        assert ("jetstream_publish_rejected_total", "", reason, priority) in labels
+    assert ("jetstream_publish_retries_total",) in labels
 
 
 SECONDS = [0.0, 0.0001, 0.0005, 0.00051, 0.001, 0.0011, 0.128, 0.1281, 262.144, 262.2, 9999.0]
@@ -104,7 +94,7 @@ def test_buckets_end_at_their_bounds():
     buckets = METRICS["jetstream_publish_queue_time_seconds"].buckets
     since = pa.array([-each for each in SECONDS] * 2, pa.float64())
     rows = messages(["b"] * len(since))
-    found = counted(lambda t: t.sent(rows, since, stream, 0.0))
+    found = counted(lambda t: t.sent(rows, since, 0.0))
 
     name = "jetstream_publish_queue_time_seconds"
     (counts,) = found.values[name].values()
@@ -112,33 +102,27 @@ def test_buckets_end_at_their_bounds():
     places = Counter(sum(bound < each for bound in buckets) for each in SECONDS)
     assert list(counts[:-1]) == [2 * places[place] for place in range(21)]
     assert counts[-1] == round(2 * sum(SECONDS) * 1e6)
-    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), stream, 0.0))
+    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), 0.0))
     assert nothing.total("jetstream_publish_queue_time_seconds") == (0,) * 22
 
 
 def test_rows_of_one_time_are_counted_as_rows_of_many_are():
-    """By route, priority and stream, whether their waits are the same or not."""
+    """By route and priority, whether their waits are the same or not."""
     rows = replace(
         messages(["a.b", "c", "a.b", "d", "c", "c"]),
-        targets=pa.array([1, 0, None], pa.int32()),
         priorities=pa.array([CRITICAL, NORMAL, NORMAL, NORMAL, CRITICAL, CRITICAL], pa.int8()),
     )
     name = "jetstream_publish_queue_time_seconds"
-
-    def ways(place):
-        return "" if place is None else f"S{place}"
-
     same, other = (
-        counted(lambda t, since=since: t.sent(rows, pa.array(since), ways, 1.0)).values[name]
+        counted(lambda t, since=since: t.sent(rows, pa.array(since), 1.0)).values[name]
         for since in ([0.5] * 6, [0.5, 0.5, 0.5, 0.5000001, 0.5, 0.5])
     )
 
     assert {labels: sum(found[:-1]) for labels, found in same.items()} == {
-        ("a.*", "critical", "S1"): 1,
-        ("UNKNOWN", "normal", "S0"): 1,
-        ("a.*", "normal", "S1"): 1,
-        ("UNKNOWN", "normal", ""): 1,
-        ("UNKNOWN", "critical", "S0"): 2,
+        ("a.*", "critical"): 1,
+        ("a.*", "normal"): 1,
+        ("UNKNOWN", "normal"): 2,
+        ("UNKNOWN", "critical"): 2,
     }
     assert same == other
 
@@ -208,9 +192,9 @@ def test_a_snapshot_does_not_change():
 def test_what_ends_has_no_gauges():
     """Of a producer that has ended all stays that was counted, and nothing that was a state."""
     found = counted(
-        lambda t: t.waiting(*WAITING),
+        lambda t: t.waiting(WAITING),
         lambda t: t.count({"success": 5}),
-        lambda t: t.sent(messages(["b"]), pa.array([0.0, 0.0]), stream, 1.0),
+        lambda t: t.sent(messages(["b"]), pa.array([0.0, 0.0]), 1.0),
     ).ended()
 
     assert set(found.values) == {
@@ -226,16 +210,16 @@ def test_what_ends_has_no_gauges():
         [],
         {"jetstream_publish_outcomes_total": 1},
         {"jetstream_publish_outcomes_total": [1]},
-        {"jetstream_publish_outcomes_total": [[["success", ""]]]},
-        {"jetstream_publish_outcomes_total": [[["success"], [1]]]},
-        {"jetstream_publish_outcomes_total": [[[1, 1], [1]]]},
-        {"jetstream_publish_outcomes_total": [[["success", ""], [1.5]]]},
-        {"jetstream_publish_outcomes_total": [[["success", ""], [-1]]]},
-        {"jetstream_publish_outcomes_total": [[["success", ""], [True]]]},
-        {"jetstream_publish_outcomes_total": [[["success", ""], [1, 2]]]},
-        {"jetstream_publish_outcomes_total": [[["success", ""], [10**400]]]},
-        {"jetstream_publish_outcomes_total": [[["\ud800", ""], [1]]]},
-        {"jetstream_publish_queue_time_seconds": [[["", "", ""], [1]]]},
+        {"jetstream_publish_outcomes_total": [[["success"]]]},
+        {"jetstream_publish_outcomes_total": [[["success", ""], [1]]]},
+        {"jetstream_publish_outcomes_total": [[[1], [1]]]},
+        {"jetstream_publish_outcomes_total": [[["success"], [1.5]]]},
+        {"jetstream_publish_outcomes_total": [[["success"], [-1]]]},
+        {"jetstream_publish_outcomes_total": [[["success"], [True]]]},
+        {"jetstream_publish_outcomes_total": [[["success"], [1, 2]]]},
+        {"jetstream_publish_outcomes_total": [[["success"], [10**400]]]},
+        {"jetstream_publish_outcomes_total": [[["\ud800"], [1]]]},
+        {"jetstream_publish_queue_time_seconds": [[["", ""], [1]]]},
     ],
 )
 def test_what_is_no_snapshot(said):
@@ -257,10 +241,10 @@ def test_summary():
     """A snapshot is one line: outcomes, and what else was counted at all."""
     found = MetricsSnapshot.of(
         [
-            series("publish_outcomes_total", ("success", "S"), 980),
-            series("publish_outcomes_total", ("success", "T"), 10),
-            series("publish_outcomes_total", ("pushed_back", ""), 10),
-            series("publish_retries_total", ("",), 10),
+            series("publish_outcomes_total", ("success",), 980),
+            series("publish_outcomes_total", ("success",), 10),
+            series("publish_outcomes_total", ("pushed_back",), 10),
+            series("publish_retries_total", (), 10),
             series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>", ""), 640),
         ]
     )
@@ -275,23 +259,21 @@ def test_summary():
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 30))
-def test_groups_are_the_rows_by_stream_route_and_priority(seed):
-    """Each row is in the one group of its stream, route and priority, in order."""
+def test_groups_are_the_rows_by_route_and_priority(seed):
+    """Each row is in the one group of its route and priority, in order."""
     rng = random.Random(seed)
     names, routes = ["a.x", "a.y", "b", "c.d.e"], ["a.*", "a.*", UNKNOWN, "c.>"]
     indices = [rng.randrange(4) for _ in range(rng.randrange(40))]
     urgent = [rng.choice(list(Priority)) for _ in indices] if rng.random() < 0.8 else None
-    streams = [rng.choice([None, 0, 1]) if rng.random() < 0.8 else None for _ in names]
-    expected: dict[tuple[int | None, str, Priority], list[int]] = {}
+    expected: dict[tuple[str, Priority], list[int]] = {}
     for row, index in enumerate(indices):
-        key = streams[index], routes[index], urgent[row] if urgent else NORMAL
+        key = routes[index], urgent[row] if urgent else NORMAL
         expected.setdefault(key, []).append(row)
     rows = replace(
         messages(["b"] * len(indices)),
         distinct=names,
         indices=pa.array(indices, pa.int32()),
         priorities=None if urgent is None else pa.array(urgent, pa.int8()),
-        targets=pa.array(streams, pa.int32()),
     )
     groups = Telemetry(["a.*", "c.>"]).groups(rows)
 

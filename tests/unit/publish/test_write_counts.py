@@ -1,4 +1,4 @@
-"""What a whole write counts: under which route and stream, and how long it was paused."""
+"""What a whole write counts: under which route, and how long it was paused."""
 
 import random
 
@@ -23,22 +23,19 @@ def total(world: World, name: str, **labels: str) -> int:
     return world.telemetry.snapshot().total(f"jetstream_{name}", **labels)[0]
 
 
-def test_shed_rows_have_their_route_and_stream(monkeypatch):
-    """Those to which they would have gone."""
+def test_shed_rows_have_their_route(monkeypatch):
+    """That of the subject on which they would have gone."""
     world, _ = shedding(monkeypatch, drops=True, priorities=ROUTES)
     counts = world.run()
     name = "publish_rejected_total"
 
     assert counts.dropped == total(world, name) > 0
-    streams = [total(world, name, stream=each) for each in ("ab", SECOND)]
-    assert all(streams) and sum(streams) == counts.dropped
     assert total(world, name, subject="a") + total(world, name, subject="*") == counts.dropped
-    assert total(world, name, subject="a", stream=SECOND) == 0
-    assert total(world, "publish_outcomes_total", status="dropped", stream="ab") == streams[0]
+    assert total(world, "publish_outcomes_total", status="dropped") == counts.dropped
 
 
 def test_what_waits_has_its_route(monkeypatch):
-    """Reports say which rows wait, by filter and stream; those that wait no more are 0."""
+    """Reports say which rows wait, by filter; those that wait no more are 0."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.02)
     rows = block("abcd" * 300, 0)
@@ -56,27 +53,10 @@ def test_what_waits_has_its_route(monkeypatch):
         for labels in report.values["jetstream_publish_queue_total"]
     }
 
-    assert set(seen) == {
-        ("a", "normal", "ab"),
-        ("*", "normal", "ab"),
-        ("*", "normal", SECOND),
-    }
-    assert max(each[0] for each in seen["a", "normal", "ab"] if each) > 100
+    assert set(seen) == {("a", "normal"), ("*", "normal")}
+    assert max(each[0] for each in seen["a", "normal"] if each) > 100
     after = world.telemetry.snapshot().values["jetstream_publish_queue_total"]
     assert after == dict.fromkeys(seen, (0,))
-
-
-def test_outcomes_have_their_stream(monkeypatch):
-    """Where there are several it is not told."""
-    world = World(monkeypatch, [block("abcd" * 25, 0)], random.Random(1))
-    world.run()
-    alone = World(monkeypatch, [block("ab" * 25, 0)], random.Random(1))
-    alone.run()
-    name = "publish_outcomes_total"
-    by_stream = [total(world, name, status="success", stream=each) for each in ("ab", SECOND, "")]
-
-    assert by_stream == [0, 0, 100]
-    assert total(alone, name, status="success", stream="ab") == 50
 
 
 def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
