@@ -26,7 +26,7 @@ def main() -> int:
     if arguments.list:
         print("\n".join(each.name for each in cases))
         for each in FAULTS.values():
-            print(each.name, each.ends)
+            print(each.name)
         return 0
     if arguments.only:
         cases = [case for case in cases if any(FAULTS[each].fits(case) for each in arguments.only)]

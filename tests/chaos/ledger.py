@@ -26,8 +26,6 @@ class Verdict:
     """Before them in the copy, and of their subject, stands one that was published later."""
     strangers: int = 0
     """In the copy, and never published: what is empty or changed among them."""
-    mixed: int = 0
-    """In the copy, and published to what took the source's place."""
     unacked: int = 0
     """Without a PubAck."""
     unacked_copied: int = 0
@@ -36,7 +34,7 @@ class Verdict:
 
     def failures(self, order: bool) -> list[str]:
         """What should not be, in words; disorder only where order is promised."""
-        names = ["lost", "doubled", "strangers", "mixed", *(["disordered"] if order else [])]
+        names = ["lost", "doubled", "strangers", *(["disordered"] if order else [])]
         return [f"{getattr(self, name)} {name}" for name in names if getattr(self, name)]
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,7 +91,6 @@ def _judge_subject(
     lost = [key for key in wanted if not counts[key]]
     doubled = [key for key, count in counts.items() if count > 1]
     strangers = [key for key in counts if key not in acked | unacked]
-    mixed = [each.key for each in sent if each.era and counts[each.key]]
     disordered, before = [], -1
     for key in copy:
         at = place.get(key, before)
@@ -103,10 +100,9 @@ def _judge_subject(
     verdict.lost += len(lost)
     verdict.doubled += sum(counts[key] - 1 for key in doubled)
     verdict.strangers += len(strangers)
-    verdict.mixed += len(mixed)
     verdict.disordered += len(disordered)
     kinds = {
-        "lost": lost, "doubled": doubled, "stranger": strangers, "mixed": mixed,
+        "lost": lost, "doubled": doubled, "stranger": strangers,
         "disordered": disordered,
     }  # fmt: skip
     for kind, keys in kinds.items():

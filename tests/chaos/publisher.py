@@ -24,8 +24,6 @@ class Sent:
 
     key: Key
     acked: bool = False
-    era: int = 0
-    """How often the source had been made anew, or taken back, when it went out."""
 
 
 def number_of(payload: bytes) -> Key:
@@ -43,7 +41,6 @@ class Publisher:
     def __init__(self, subjects: Sequence[str], rng: random.Random) -> None:
         self.sent: dict[str, list[Sent]] = defaultdict(list)
         self.nc = Client()
-        self.era = 0
         self._subjects = subjects
         self._pause_s = len(subjects) / _RATE
         self._rng = rng
@@ -66,7 +63,7 @@ class Publisher:
         jetstream = self.nc.jetstream(timeout=2)
         while not self._stopped:
             size = 20_000 if self._rng.random() < 0.02 else self._rng.randrange(200)
-            sent = Sent((number, attempt), era=self.era)
+            sent = Sent((number, attempt))
             self.sent[subject].append(sent)
             try:
                 payload = b"%d.%d|" % sent.key + b"x" * size

@@ -13,13 +13,10 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ..kits.places import ROOT
 from . import processes
-
-NOT_STARTED: Final = "Python worker failed to connect back"
-"""Spark's words where a worker, or what plans a source, was not there within ten seconds."""
 
 _OURS = re.compile(r"pyspark_jetstream\.errors\.(\w+)")
 
@@ -33,8 +30,6 @@ class Query:
         self.lives = 0
         self.ends: Counter[str] = Counter()
         """How often it ended, by what ended it."""
-        self.said: list[str] = []
-        """Likewise, in their order."""
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0.0
         self._arguments = [*arguments, str(home)]
@@ -49,20 +44,6 @@ class Query:
         """Its processes and what they do."""
         return processes.of_session(self.process.pid) if self.process is not None else {}
 
-    def position(self) -> list[int]:
-        """Up to which sequence its committed batches go, by partition; empty before the first."""
-        home = self.home / "checkpoint"
-        numbers = [int(each.name) for each in (home / "commits").glob("[0-9]*")]
-        if not numbers:
-            return []
-        offset = json.loads((home / "offsets" / str(max(numbers))).read_text().splitlines()[-1])
-        return list(offset.get("sequences", []))
-
-    def send(self, number: signal.Signals) -> None:
-        """A signal to all of its processes."""
-        for pid in self.pids():
-            processes.send(pid, number)
-
     def stop(self) -> None:
         """Has it end in good order."""
         (self.home / "stop").touch()
@@ -73,8 +54,7 @@ class Query:
             status = await self._one_life()
             if (self.home / "stop").exists():
                 return
-            self.said.append(self._cause(status))
-            self.ends[self.said[-1]] += 1
+            self.ends[self._cause(status)] += 1
             await asyncio.sleep(self._rng.uniform(0.0, 1.0))
 
     async def _one_life(self) -> int:
@@ -124,9 +104,6 @@ class Query:
         for line in text.splitlines():
             if line.startswith("ENDED "):
                 told = json.loads(line.removeprefix("ENDED "))
-                if ours := _OURS.findall(told):
-                    return str(ours[-1])
-                if NOT_STARTED in told:
-                    return NOT_STARTED
-                return " ".join(told.split())[-120:]
+                ours = _OURS.findall(told)
+                return str(ours[-1]) if ours else " ".join(told.split())[-120:]
         return "JVM gone" if "Py4J" in text else f"status {status}: {text[-120:]}"

@@ -1,7 +1,4 @@
-"""
-One run: a cell of the matrix, a seed, and so many faults; then all must be copied, once. Where the
-last fault cannot be healed, each query must end with an error that names it, and end again.
-"""
+"""One run: a cell of the matrix, a seed, and so many faults; then all must be copied, once."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from . import autopsy
 from .cases import TARGET, Case
 from .faults import FAULTS, Fault, MissedError
 from .ledger import Verdict, by_subject, judge
-from .query import NOT_STARTED
 from .world import World
 
 logger = logging.getLogger(__name__)
@@ -30,11 +26,6 @@ _STILL_S: Final = 300.0
 """A run has failed once nothing has moved for so long: on a busy machine a start takes minutes."""
 
 _LONGEST_FAULT_S: Final = 150.0
-_TRIES: Final = 20
-"""Of a last fault that finds nothing to hit."""
-
-_ENDS: Final = 2
-"""So often each query must end with an expected error: amid the fault, and when started again."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +36,7 @@ class Plan:
     seed: int
     faults: int
     only: tuple[str, ...] = ()
-    """Names of faults, if not all; half of the runs with all have a last one."""
+    """Names of faults, if not all."""
 
 
 @dataclass
@@ -60,8 +51,6 @@ class Result:
     verdict: Verdict = field(default_factory=Verdict)
     lives: int = 0
     ends: Counter[str] = field(default_factory=Counter)
-    last: dict[str, Any] = field(default_factory=dict)
-    """The fault that nothing heals: what was expected of it, and what came."""
     failures: list[str] = field(default_factory=list)
 
     def told(self) -> str:
@@ -80,7 +69,7 @@ class Result:
             "kinds": Counter(each["fault"] for each in self.faults),
             "missed": self.missed, "seconds": round(self.seconds, 1),
             "lives": self.lives,
-            "ends": self.ends, "last": self.last, "verdict": self.verdict.as_dict(),
+            "ends": self.ends, "verdict": self.verdict.as_dict(),
             "each": self.faults,
         }  # fmt: skip
 
@@ -100,14 +89,9 @@ async def run(plan: Plan, home: Path) -> Result:
         await _copied(world, 1)
         await _disturb(plan, world, result)
         await world.heal()
-        error = await _finish(plan, world, result)
         world.publisher.stop()
         await publishing
-        if error:
-            await _ended(world, result, error)
-        else:
-            await _drain(world, result)
-            _note_ends(world, result)
+        await _drain(world, result)
         for query in world.queries:
             query.stop()
         _, late = await asyncio.wait(lives, timeout=_STILL_S)
@@ -118,8 +102,6 @@ async def run(plan: Plan, home: Path) -> Result:
         wrong = result.verdict.failures(ordered)
         if plan.case.sharing == "overflow":  # at least once between queries
             wrong = [each for each in wrong if not each.endswith(" doubled")]
-        if error:  # what is lost was said
-            wrong = [each for each in wrong if not each.endswith(" lost")]
         result.failures += wrong
     except Exception as problem:
         logger.exception("run failed")
@@ -154,7 +136,8 @@ async def _copied(world: World, count: int) -> None:
 async def _disturb(plan: Plan, world: World, result: Result) -> None:
     """One fault after the other, also while others last, until so many have happened."""
     rng = random.Random(f"{plan.seed} faults")
-    chosen = [each for each in _chosen(plan) if not each.ends]
+    fitting = [each for each in FAULTS.values() if each.fits(plan.case)]
+    chosen = [each for each in fitting if not plan.only or each.name in plan.only]
     began = time.monotonic()
     running: set[asyncio.Task[None]] = set()
     while chosen and len(result.faults) + len(running) < plan.faults:
@@ -170,66 +153,6 @@ async def _disturb(plan: Plan, world: World, result: Result) -> None:
                 raise TimeoutError(f"faults that do not end; so far {len(result.faults)}")
     if running:
         await asyncio.wait(running, timeout=_LONGEST_FAULT_S)
-
-
-def _chosen(plan: Plan) -> list[Fault]:
-    fitting = [each for each in FAULTS.values() if each.fits(plan.case)]
-    return [each for each in fitting if not plan.only or each.name in plan.only]
-
-
-async def _finish(plan: Plan, world: World, result: Result) -> str:
-    """The last fault, if there is one, while the query reads; the error that it ends with."""
-    rng = random.Random(f"{plan.seed} last")
-    chosen = [each for each in _chosen(plan) if each.ends]
-    if not chosen or (not plan.only and rng.random() < 0.5):
-        return ""
-    (each,) = rng.choices(chosen, [fault.weight for fault in chosen])
-    for _ in range(_TRIES):
-        await _copied(world, (await world.admin.state(TARGET))["messages"] + 1)
-        result.last = {
-            "fault": each.name, "expected": each.ends, "came": "exact",
-            "before": [len(query.said) for query in world.queries],
-        }  # fmt: skip
-        before = len(result.faults)
-        await _inflict(each, world, random.Random(rng.random()), result, time.monotonic())
-        if len(result.faults) > before:
-            await asyncio.sleep(rng.uniform(0.0, 5.0))
-            return each.ends
-        await asyncio.sleep(1.0)
-    result.last = {}
-    raise TimeoutError(f"{each.name}: nothing to hit")
-
-
-def _note_ends(world: World, result: Result) -> list[list[str]]:
-    """
-    What each query has ended with since the last fault, which is noted as what came of that; but
-    for a machine that is too busy to start a Python worker.
-    """
-    if not result.last:
-        return []
-    since = result.last["before"]
-    said = [
-        [cause for cause in query.said[begin:] if cause != NOT_STARTED]
-        for query, begin in zip(world.queries, since, strict=True)
-    ]
-    result.last["came"] = ", ".join(sorted({n for each in said for n in each})) or "exact"
-    return said
-
-
-async def _ended(world: World, result: Result, error: str) -> None:
-    """Waits until each query has ended as often as it must; else says what it did."""
-    patience = Patience(_STILL_S)
-    while not patience.over:
-        said = _note_ends(world, result)
-        counted = sum(min(len(each), _ENDS) for each in said)
-        patience.progress((counted, (await world.admin.state(TARGET))["messages"]))
-        if wrong := {n for each in said for n in each if n != error}:
-            result.failures.append(f"ended with {', '.join(sorted(wrong))}, not with {error}")
-            return
-        if all(len(each) >= _ENDS for each in said):
-            return
-        await asyncio.sleep(1)
-    result.failures.append(f"ended {[len(each) for each in said]} times, not with {error}")
 
 
 async def _inflict(

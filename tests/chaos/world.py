@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from .admin import Admin, connect, end
@@ -30,26 +27,6 @@ class World:
         self.queries: list[Query] = []
         self.keeps_all = case.retention == "limits"
         """Whether the source holds all that it was given, and says what the copy must hold."""
-
-    def position(self) -> dict[str, int]:
-        """Up to which sequence of each source stream committed batches go; empty if unknown."""
-        where = max((query.position() for query in self.queries), key=sum, default=[])
-        found: dict[str, int] = {}
-        for partition, sequence in enumerate(where):
-            stream = self.case.stream_of(partition)
-            found[stream] = min(sequence, found.get(stream, sequence))
-        return found
-
-    @contextmanager
-    def frozen_queries(self) -> Iterator[None]:
-        """All queries stand still, and read nothing."""
-        for query in self.queries:
-            query.send(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for query in self.queries:
-                query.send(signal.SIGCONT)
 
     @property
     def streams(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from .servers import DevServer
@@ -26,14 +25,9 @@ class Store:
     def take_back(self, *streams: str) -> None:
         """Puts the copies of these streams in place of what they hold."""
         self.server.stop()
-        take_back(self.home, self.older, streams)
+        for name in streams:
+            (there,) = self.home.glob(f"**/streams/{name}")
+            (kept,) = self.older.glob(f"**/streams/{name}")
+            shutil.rmtree(there)
+            shutil.copytree(kept, there)
         self.server.restart()
-
-
-def take_back(home: Path, older: Path, streams: Sequence[str]) -> None:
-    """Likewise, of a server that is stopped."""
-    for name in streams:
-        (there,) = home.glob(f"**/streams/{name}")
-        (kept,) = older.glob(f"**/streams/{name}")
-        shutil.rmtree(there)
-        shutil.copytree(kept, there)

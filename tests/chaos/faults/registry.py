@@ -26,8 +26,6 @@ class Fault:
     weight: float
     fits: Callable[[Case], bool]
     happen: Happens
-    ends: str
-    """The error with which queries end, also when they start again, if nothing heals it."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
@@ -37,12 +35,11 @@ def fault(
     name: str,
     weight: float = 1.0,
     fits: Callable[[Case], bool] = lambda case: True,
-    ends: str = "",
 ) -> Callable[[Happens], Happens]:
     """Puts a fault on the list; `fits` says where it may happen."""
 
     def listed(happen: Happens) -> Happens:
-        FAULTS[name] = Fault(name, weight, fits, happen, ends)
+        FAULTS[name] = Fault(name, weight, fits, happen)
         return happen
 
     return listed
