@@ -19,6 +19,7 @@ from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.reader import StreamReader
 
 from .options import connection_of
+from .shared import eventually
 
 
 class Puller:
@@ -178,7 +179,4 @@ def apart(nats_server):
 
 def until_it_reads(query, timeout_s=60.0) -> list[int]:
     """Batches until one has rows; these."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := query.batch()):
-        assert time.monotonic() < deadline, query.progress()
-    return found
+    return eventually(query.batch, timeout_s)

@@ -1,7 +1,6 @@
 """Key-Value buckets as tables, without Spark."""
 
 import random
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +10,7 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
 
 from ..kits.seeds import fresh
+from ..kits.shared import eventually
 
 SEEDS = [1, 2, *fresh(__name__)]
 
@@ -144,11 +144,10 @@ def test_keys_that_expire(bucket, put, read):
         max_age=10**9, duplicate_window=10**9,
     )  # fmt: skip
     put(users, ("short", b"1"), ("long", b"2", [("Nats-TTL", "never")]))
-    deadline, rows = time.monotonic() + 60, []
+    whole = {"dropMarkers": False, "includeHeaders": True, "failOnDataLoss": False}
     # The server takes the value away first, and then stores its marker.
-    while "PURGE" not in [row["operation"] for row in rows] and time.monotonic() < deadline:
-        time.sleep(0.1)
-        rows = read(users, dropMarkers=False, includeHeaders=True, failOnDataLoss=False)
+    eventually(lambda: "PURGE" in [row["operation"] for row in read(users, **whole)])
+    rows = read(users, **whole)
 
     assert entries(read(users)) == [("long", b"2", 2, "PUT")]
     assert [(r["key"], r["operation"]) for r in rows] == [("long", "PUT"), ("short", "PURGE")]
@@ -178,15 +177,13 @@ def test_a_mirrored_bucket(js, bucket, put, read, new_stream):
     put(users, ("a", b"1"), ("b", b"2"))
     copy = f"{users}COPY"
     new_stream(name=f"KV_{copy}", subjects=None, mirror={"name": f"KV_{users}"})
-    while js.stream_info(f"KV_{copy}").last_seq < 2:
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(f"KV_{copy}").last_seq == 2)
 
     assert entries(read(copy)) == [("a", b"1", 1, "PUT"), ("b", b"2", 2, "PUT")]
     assert entries(read(copy, keys="b", history=True)) == [("b", b"2", 2, "PUT")]
 
     new_stream(name=f"KV_{copy}2", subjects=None, mirror={"name": f"KV_{copy}"})
-    while js.stream_info(f"KV_{copy}2").last_seq < 2:
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(f"KV_{copy}2").last_seq == 2)
 
     assert entries(read(f"{copy}2")) == [("a", b"1", 1, "PUT"), ("b", b"2", 2, "PUT")]
 
@@ -202,8 +199,7 @@ def test_a_bucket_filled_from_others(js, bucket, put, read, new_stream):
     def filled(name, count, *origins):
         sources = [{"name": each} for each in origins]
         new_stream(name=f"KV_{users}{name}", subjects=[f"$KV.{users}{name}.>"], sources=sources)
-        while js.stream_info(f"KV_{users}{name}").messages < count:
-            time.sleep(0.01)
+        eventually(lambda: js.stream_info(f"KV_{users}{name}").messages >= count)
         return f"{users}{name}"
 
     copy = filled("ONE", 2, f"KV_{users}")

@@ -17,6 +17,7 @@ from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 from ..kits.clients import options
 from ..kits.replicas import create, fill
 from ..kits.servers import DevCluster
+from ..kits.shared import eventually
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,7 @@ def replicated(js, name, count):
     """A stream of three replicas with `count` messages."""
     config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
     create(js, config)
-    while not leader(js, name):
-        time.sleep(0.05)
+    eventually(lambda: leader(js, name))
     fill(js, name, count)
 
 

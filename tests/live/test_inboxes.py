@@ -29,6 +29,7 @@ from ..kits.options import connection_of, sink_of
 from ..kits.pins import Query
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
+from ..kits.shared import eventually
 from .test_throttle import CONTROL, Operator, Task
 
 USERS = ("admin", "reader", "writer", "ops")
@@ -78,8 +79,7 @@ def test_a_reply_subject_that_is_no_inbox_gets_no_answer(nats_server, js, new_st
     task.start()
     operator = Operator(nats_server)
     operator.client.connection.ping(60.0)
-    while task.is_alive() and js.stream_info(name).messages < 500:
-        pass
+    eventually(lambda: js.stream_info(name).messages >= 500)
     pause = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 0.1, f"{name}.b").encode()
     for reply in (f"{name}.forged", "$KV.SPARK_LEDGER.q.committed", "_INBOX.a.*", "_INBOXES.a",
                   f"$JS.API.STREAM.PURGE.{name}"):  # fmt: skip
@@ -120,8 +120,7 @@ def test_the_readmes_users(guarded):
 
     task = Task(server, options, ["alerts.a"])
     task.start()
-    while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
-        pass
+    eventually(lambda: admin.stream_info("ALERTS").messages >= 500)
     operator = Operator(server, **login("ops"))
     answered = operator.pause("alerts.b", 0.1)
     counts = task.finish()
@@ -149,15 +148,13 @@ def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox)
     options = sink_of(connection_of(server.url, **login("writer")))
     task = Task(server, options, ["alerts.a"])
     task.start()
-    while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
-        pass
+    eventually(lambda: admin.stream_info("ALERTS").messages >= 500)
     connection = clients["ops"].connection
     for number in range(1500):
         connection.send(wire.pub(CONTROL, DISCOVER, f"{inbox}{number}"))
     connection.ping(60.0)
     before = admin.stream_info("ALERTS").messages
-    while task.is_alive() and admin.stream_info("ALERTS").messages < before + 500:
-        pass
+    eventually(lambda: admin.stream_info("ALERTS").messages >= before + 500)
     counts = task.finish()
 
     assert counts.acked == counts.rows >= before

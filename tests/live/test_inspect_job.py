@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from pyspark_jetstream.client import wire
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.programs import main
+from ..kits.shared import eventually
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
@@ -74,9 +74,7 @@ def pinned(new_stream, js, publish):
     connection.subscribe(inbox := connection.new_inbox())
     body = b'{"batch": 2, "expires": 60000000000, "group": "spark"}'
     connection.send(wire.pub(f"{js.prefix}.CONSUMER.MSG.NEXT.{name}.q-0", body, inbox))
-    deadline = time.monotonic() + 60
-    while js.consumer_info(name, "q-0").stream_seq < 3:
-        assert time.monotonic() < deadline
+    eventually(lambda: js.consumer_info(name, "q-0").stream_seq >= 3)
     return name
 
 

@@ -1,7 +1,6 @@
 """Writes into a stream of three replicas whose leader moves, or dies."""
 
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TypeVar
@@ -68,11 +67,8 @@ def killing(cluster: DevCluster, server: DevServer, items: Iterable[T], after: i
 
 def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
     """What is stored once all replicas that may answer have it."""
-    while True:
-        found = stored(js, name)
-        if len(found) >= count:
-            return found
-        time.sleep(0.1)
+    eventually(lambda: len(stored(js, name)) >= count)
+    return stored(js, name)
 
 
 COUNT = 30_000
@@ -156,8 +152,7 @@ def test_changes_of_a_key_by_revision_that_follow_each_other(cluster):
             "deny_delete": True,
         },
     )
-    while not leader(js, "KV_CAS"):
-        time.sleep(0.05)
+    eventually(lambda: leader(js, "KV_CAS"))
     options = sink_of(client.options, bucket="CAS", min_in_flight=64, max_in_flight=64)
     columns = {"key": ["a", "a"], "value": ["one", "two"], "revision": [0, 1]}
     try:

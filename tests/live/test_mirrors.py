@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from pyspark_jetstream.client.blocks import direct
@@ -19,6 +17,7 @@ from ..kits.admin import delete_messages
 from ..kits.messages import ODD
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
+from ..kits.shared import eventually
 from ..kits.snapshots import stored
 from .test_strangers import hpub
 
@@ -33,8 +32,7 @@ def mirror(js, stream, name, wait=True, **config):
     """A mirror, once it has come to the stream's end."""
     js.create_stream({"name": name, "mirror": {"name": stream}} | config)
     upto = js.stream_info(stream).last_seq if wait else 0
-    while js.stream_info(name).last_seq < upto:
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(name).last_seq >= upto)
     return name
 
 
@@ -182,9 +180,7 @@ def test_reads_are_exact_beside_mirrors(js, mirrored, kind):
     kind(js, stream, mirrors)
     there, last = stored(js, stream), js.stream_info(stream).last_seq
     names = [f"{stream}.{i}" for i in range(SUBJECTS)]
-    deadline = time.monotonic() + 60
-    while not answering(js, stream) & {*mirrors, "404"}:
-        assert time.monotonic() < deadline, "no mirror answers"
+    eventually(lambda: answering(js, stream) & {*mirrors, "404"})
     wanted = owed(there, last, names)
     for _ in range(6):
         for what, found in asked(js, stream, last, names).items():

@@ -7,6 +7,7 @@ import pytest
 from pyspark_jetstream.client import wire
 
 from ..kits.programs import main
+from ..kits.shared import eventually
 
 
 def consumer(js, stream, name, **config):
@@ -23,9 +24,7 @@ def pulled(js, stream, name):
     connection.subscribe(inbox := connection.new_inbox())
     body = b'{"batch": 1, "expires": 5000000000, "group": "spark"}'
     connection.send(wire.pub(f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}", body, inbox))
-    while not (pin := js.consumer_info(stream, name).pinned_id):
-        pass
-    return pin
+    return eventually(lambda: js.consumer_info(stream, name).pinned_id)
 
 
 @pytest.fixture

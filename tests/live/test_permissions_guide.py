@@ -14,6 +14,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from ..kits.options import connection_of, sink_of
 from ..kits.pins import Puller, Query
 from ..kits.programs import main
+from ..kits.shared import eventually
 from .test_inboxes import guarded, login
 from .test_throttle import Task
 
@@ -54,9 +55,7 @@ def test_ops_inspects(guarded, admin, ops):
     query = Query(guarded[0], stream="FLIGHTS", consumer="c", directBelow="0", **words)
     query.batch()
     query.commit()
-    deadline = time.monotonic() + 60
-    while not admin.consumer_info("FLIGHTS", "c-0").num_waiting:
-        assert time.monotonic() < deadline
+    eventually(lambda: admin.consumer_info("FLIGHTS", "c-0").num_waiting)
     running = ops("inspect", "--json")
     query.stop()
     Ledger(JetStream(guarded[1]["writer"])).ensure()
@@ -88,8 +87,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
     """`throttle` finds the writer, and pauses it."""
     task = Task(guarded[0], sink_of(connection_of(guarded[0].url, **login("writer"))), ["alerts.a"])
     task.start()
-    while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
-        pass
+    eventually(lambda: admin.stream_info("ALERTS").messages >= 500)
     found = ops("throttle", "producers", "--wait", "5s", "--json")
     monkeypatch.setattr(command, "_LONGEST_S", 60.0)
     words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "900ms", "--json")

@@ -14,7 +14,7 @@ from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
-from ..kits.answers import answer
+from ..kits import snapshots
 from ..kits.options import connection_of, sink_of
 from ..kits.servers import DevServer
 
@@ -46,26 +46,7 @@ def sink(server, **changes) -> SinkOptions:
 
 def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:
     """Subject and data of each message, in order of sequence."""
-    info = js.stream_info(stream)
-    connection = js.client.connection
-    inbox = connection.new_inbox()
-    sid = connection.subscribe(inbox)
-    found: list[tuple[str, bytes]] = []
-    next_seq = info.first_seq
-    while info.messages and next_seq <= info.last_seq:
-        body = b'{"seq":%d,"batch":1000}' % next_seq
-        connection.send(
-            b"PUB $JS.API.DIRECT.GET.%b %b %d\r\n%b\r\n"
-            % (stream.encode(), inbox.encode(), len(body), body)
-        )
-        while b"Nats-Subject" in (frame := answer(connection, sid)).headers:
-            headers = dict(
-                line.split(b": ", 1) for line in frame.headers.split(b"\r\n") if b": " in line
-            )
-            found.append((headers[b"Nats-Subject"].decode(), frame.data))
-            next_seq = int(headers[b"Nats-Sequence"]) + 1
-    connection.unsubscribe(sid)
-    return found
+    return [(each["subject"], each["data"]) for each in snapshots.stored(js, stream).values()]
 
 
 def check_in_order(messages, subject, count):

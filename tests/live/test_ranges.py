@@ -32,6 +32,7 @@ from ..kits.proxy import Proxy
 from ..kits.ranges import delete, fill, options, ranged, reading, rows, sequences
 from ..kits.seeds import fresh
 from ..kits.servers import DevCluster, DevServer
+from ..kits.shared import eventually
 from ..kits.snapshots import stored
 
 FORBIDDING = """
@@ -158,10 +159,7 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
         if not block:
             frame = b"PUB %b %d\r\n" % (subject, len(data))
         connection.send(frame + block + data + b"\r\n")
-    until = time.monotonic() + 60
-    while (last := js.stream_info(stream).last_seq) < 1500:
-        assert time.monotonic() < until, last
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(stream).last_seq == 1500)
     there = {seq: (m["subject"], m["data"]) for seq, m in stored(js, stream).items()}
     for headers in (True, False):
         direct = ranged(stream, 1500, partition=0, expected=1500, include_headers=headers)
@@ -212,10 +210,7 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     batches = reading(deep, 50_000).batches(client)
     next(batches)
     client.drop()
-    until = time.monotonic() + 60
-    while consumers(js, deep):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    eventually(lambda: not consumers(js, deep))
 
     assert len(made) == 1
 

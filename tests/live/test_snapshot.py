@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +10,7 @@ from pyspark_jetstream.errors import OptionError, SnapshotLossError
 from pyspark_jetstream.read import snapshot
 
 from ..kits.seeds import fresh
+from ..kits.shared import eventually
 from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
@@ -45,8 +45,8 @@ def random_history(js, stream, publish, rng, ttl=False):
         else:
             js.purge(stream, None, rng.randint(1, max(1, written // 3)))
         written = js.stream_info(stream).last_seq
-    while any(js.messages_of([(stream, {"seq": seq}) for seq in expiring])):
-        time.sleep(0.1)
+    of = [(stream, {"seq": seq}) for seq in expiring]
+    eventually(lambda: not any(js.messages_of(of)))
 
 
 @pytest.mark.parametrize("way", ["names", "back"])
@@ -129,12 +129,6 @@ def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, 
 # ── the past ─────────────────────────────────────────────────────────────────────────────────
 
 
-def expire(js, stream, first):
-    """Waits until the stream begins at `first`."""
-    while js.stream_info(stream).first_seq < first:
-        time.sleep(0.05)
-
-
 PASTS = {
     # What the stream keeps, what happens to a, b, c at 1, 2, 3; and whether `a` is then missed.
     "overwritten": ({"max_msgs_per_subject": 1}, lambda js, s, p: p([(f"{s}.a", b"")]), True),
@@ -161,7 +155,10 @@ PASTS = {
     ),
     "expired": (
         {"max_age": 400_000_000, "duplicate_window": 400_000_000},
-        lambda js, s, p: (expire(js, s, 2), p([(f"{s}.a", b"")])),
+        lambda js, s, p: (
+            eventually(lambda: js.stream_info(s).first_seq >= 2),
+            p([(f"{s}.a", b"")]),
+        ),
         True,
     ),
     "a new subject": ({}, lambda js, s, p: p([(f"{s}.new", b"")]), False),

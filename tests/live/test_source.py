@@ -204,8 +204,7 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
         {"src": f"{origin}.*", "dest": f"{origin}D.{{{{partition(2,1)}}}}.{{{{wildcard(1)}}}}"}
     ]}  # fmt: skip
     name = new_stream(f"{origin}D", subjects=[f"{origin}D.own"], sources=[source])
-    while js.stream_info(name).last_seq < 10:
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(name).last_seq == 10)
     _, _, tasks = planned(reader(stream=name))
     publish([(f"{name}.own", b"x")])
 

@@ -5,7 +5,6 @@ A server that lost what it had acknowledged is played by an older copy of its st
 """
 
 import re
-import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.admin import delete_messages
 from ..kits.options import connection_of, sink_of
+from ..kits.shared import eventually
 from ..kits.stores import Store
 
 SCHEMA = StructType().add("subject", "string").add("data", "string")
@@ -208,8 +208,7 @@ def last_deleted(js, name):
 
 
 def expired(js, name):
-    while js.stream_info(name).messages:
-        time.sleep(0.05)
+    eventually(lambda: not js.stream_info(name).messages)
 
 
 def nothing(js, name):

@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from pyspark_jetstream.testing import NatsServer, find_server
 
 from ..kits.clients import options
 from ..kits.places import ROOT
+from ..kits.shared import eventually
 
 pytestmark = pytest.mark.live
 
@@ -37,15 +37,6 @@ def jetstream(server: NatsServer) -> Iterator[JetStream]:
     """A connection of its own."""
     with contextlib.closing(Client(options(server.url))) as client:
         yield JetStream(client)
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def processes(home: Path) -> list[str]:
@@ -119,8 +110,8 @@ def test_is_gone_when_its_process_is(number: signal.Signals) -> None:
             assert processes(home)
             process.send_signal(number)
 
-            assert eventually(lambda: not processes(home))
-            assert eventually(lambda: not home.exists())
+            eventually(lambda: not processes(home))
+            eventually(lambda: not home.exists())
         finally:
             process.kill()
             shutil.rmtree(home, ignore_errors=True)

@@ -34,6 +34,7 @@ from pyspark_jetstream.write.task import write_task
 from ..kits.encoder import plain_builder
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.servers import DevServer
+from ..kits.shared import eventually
 from ..kits.targets import targets_of
 from .test_publisher import stored
 
@@ -150,13 +151,11 @@ def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     a, b, mark = (f"{name}.{each}" for each in ("a", "b", "mark"))
     task = Task(nats_server, sink(nats_server), [a, b])
     task.start()
-    while js.stream_info(name).messages < 2_000:
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(name).messages >= 2_000)
     who = [operator.ask(DISCOVER, subject=each)[0] for each in (CONTROL, f"{CONTROL}.7")]
     receipt, _ = operator.pause(a, 300.0)
     paused = js.publish(mark, b"", [])
-    while js.stream_info(name).last_seq < paused + 2_000:  # of the other subject
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(name).last_seq >= paused + 2_000)  # of the other subject
     free = js.publish(mark, b"", [])
     lifted, _ = operator.pause(a, 0.0)
     counts = task.finish()
@@ -188,8 +187,7 @@ def test_b12_receipts_do_not_wait_for_spark(js, nats_server, new_stream, operato
 
     task = Slow(nats_server, sink(nats_server), [f"{name}.a"])
     task.start()
-    while js.stream_info(name).messages < 200:
-        time.sleep(0.01)
+    eventually(lambda: js.stream_info(name).messages >= 200)
     receipt, _ = operator.pause(f"{name}.a", 0.1)
     waits = task.is_alive()
     counts = task.finish()
@@ -225,11 +223,8 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     Ledger(js).ensure()
     writing = threading.Thread(target=write, daemon=True)
     writing.start()
-    deadline, found = time.monotonic() + 60, []
-    while not {int(data) for _, data in found} > set(range(2_000, 4_000)):
-        assert time.monotonic() < deadline, len(found)
-        time.sleep(0.05)
-        found = stored(js, name)
+    eventually(lambda: {int(data) for _, data in stored(js, name)} > set(range(2_000, 4_000)))
+    found = stored(js, name)
     operator.pause(paused, 0.0)
     writing.join(60)
     late = {subject for subject, data in found if int(data) >= 2_000}

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
+from select import select
 
 import pyarrow as pa
 import pytest
@@ -134,6 +135,7 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
     options = sink(nats_server, throttle_subject=control)
     arguments = ("--subject", f"{name}.a", "--for", "5m", "--throttle-subject", control)
     program = start(nats_server, "pause", *arguments, "--json", *PATIENT)
+    eventually(lambda: select([program.stderr], [], [], 0.0)[0])
     said = program.stderr.readline()
     with writing(options, [f"{name}.a"], producer_id=100) as ended:
         for number in range(10):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from ..kits.places import ROOT
+from ..kits.shared import eventually
 
 POINTS = [
     "before the write-ahead log",
@@ -109,10 +109,7 @@ def test_driver_killed_amid_consumers_of_the_attempts_own(new_stream, nats_serve
         b"PUB %b.x %d\r\nm%d\r\n" % (name.encode(), len(str(i)) + 1, i) for i in range(75_000)
     )
     js.client.connection.send(frames)
-    until = time.monotonic() + 60
-    while js.stream_info(name).last_seq < 75_000:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    eventually(lambda: js.stream_info(name).last_seq == 75_000)
     options = {
         "servers": nats_server.url, "stream": name, "maxRecordsPerTrigger": 25_000,
         "consumer": "killed",
@@ -124,10 +121,7 @@ def test_driver_killed_amid_consumers_of_the_attempts_own(new_stream, nats_serve
     batches = deliveries(tmp_path)
     repeated = [attempts for attempts in batches.values() if len(attempts) > 1]
     rows = [tuple(row) for attempts in batches.values() for row in attempts[-1]]
-    until = time.monotonic() + 180
-    while [each["name"] for each in js.consumer_list(name)[0]] != ["killed-0"]:
-        assert time.monotonic() < until, js.consumer_list(name)
-        time.sleep(0.5)
+    eventually(lambda: [e["name"] for e in js.consumer_list(name)[0]] == ["killed-0"], 180.0)
 
     assert died == [-signal.SIGKILL] * len(points), (tmp_path / "log-0").read_text()[-2000:]
     assert ended == 0

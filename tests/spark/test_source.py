@@ -105,13 +105,10 @@ def test_min_records_wait_for_more_or_for_the_delay(stream_df, new_stream, publi
         time.sleep(0.5)
         early = [size for size in batches if size]
         publish(numbered(name, 8))
-        deadline = time.monotonic() + 120
-        while sum(batches) < 12 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually(lambda: sum(batches) >= 12, 120.0)
         full = [size for size in batches if size]
         publish(numbered(name, 3))
-        while sum(batches) < 15 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually(lambda: sum(batches) >= 15, 120.0)
     finally:
         query.stop()
 
@@ -142,8 +139,7 @@ def test_available_now_ends_while_a_producer_writes(run_query, new_stream, nats_
     producer = threading.Thread(target=produce)
     producer.start()
     try:
-        while sent < 200:
-            time.sleep(0.01)
+        eventually(lambda: sent >= 200)
         before = js.stream_info(name).last_seq
         run = run_query(
             stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
