@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -110,6 +111,9 @@ class ModelServer:
     the error the stream has for them.
     """
 
+    full_until = 0.0
+    """It has no room before."""
+
     def __init__(self):
         self.stored: list[Sent] = []
         self.heard: list[Sent] = []
@@ -117,6 +121,8 @@ class ModelServer:
         self.ids: set[str] = set()
         self.refuse: dict[bytes, dict[str, object]] = {}
         self.now = 0.0
+        self.answers: Callable[[Sent], list[Reply] | None] = lambda sent: None
+        """What it says instead, if it does."""
 
     @property
     def data(self):
@@ -126,11 +132,19 @@ class ModelServer:
     def publish(self, sent):
         """Takes one message and says what the server says to it."""
         self.heard.append(sent)
+        if (said := self.answers(sent)) is not None:
+            return said
+        if self.now < self.full_until:
+            return self.fails(sent, error(503, 10077))
         if sent.data in self.refuse:
-            return self._say(sent, stream="S", seq=0, error=self.refuse[sent.data])
+            return self.fails(sent, self.refuse[sent.data])
         if self._store(sent):
             return self._say(sent, stream="S", seq=len(self.stored))
         return self._say(sent, stream="S", seq=1, duplicate=True)
+
+    def fails(self, sent, error):
+        """The stream has this error for it."""
+        return self._say(sent, stream="S", seq=0, error=error)
 
     def refused(self, sent, code, err_code):
         """The message was dropped before the stream looked at it."""

@@ -89,11 +89,13 @@ class Net:
 
     round_trip_s = 1e-6
 
-    def __init__(self, clock, rng, server, supply):
+    def __init__(self, clock, rng, supply):
         self.connection = self
         self.buffer, self.pos = b"", 0
-        self.servers = server, type(server)()
+        self.servers = ModelServer(), ModelServer()
         """One for each stream."""
+        self.others: list[ModelServer] = []
+        """Where goes what does not go to a row's own subject."""
         self.oracle = PauseTable()
         """What the writer has confirmed."""
         self.first_sent: dict[int, float] = {}
@@ -211,7 +213,7 @@ class Net:
 
     def _step(self):
         rng, now = self._rng, self._clock.now
-        for server in self.servers:
+        for server in (*self.servers, *self.others):
             server.now = now
         while self.commands and self.commands[0][0] <= now:
             self._say(self.commands.pop(0)[1])
@@ -251,11 +253,8 @@ class Net:
                 code, err_code = self._rng.choice([(429, 10167), (503, 0), (0, 10023)])
                 found = server.refused(each, code, err_code)
             elif self._rng.random() < 0.002 * self.chaos and each.data:
-                server.refuse[each.data] = error(503, 10077)
-        if found is None:
-            found = server.publish(each)
-        server.refuse.clear()
-        return found
+                found = server.fails(each, error(503, 10077))
+        return server.publish(each) if found is None else found
 
     def _say(self, command):
         reply = f"operator.{len(self._said)}"
@@ -290,12 +289,12 @@ def _frame(lane, reply, sid):
 class World:
     """One write."""
 
-    def __init__(self, monkeypatch, blocks, rng, server=None, is_checked=False, **options):
+    def __init__(self, monkeypatch, blocks, rng, is_checked=False, **options):
         self.clock = Clock()
         monkeypatch.setattr(pauses, "_PATIENCE", {})
-        self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
-        self.net = Net(self.clock, rng, self.server, self.supply)
+        self.net = Net(self.clock, rng, self.supply)
+        self.server = self.net.servers[0]
         targets = targets_of(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
         sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
@@ -352,43 +351,16 @@ def command(number, subject, pause_s, reason=0):
 # ── what does not go to a row's own subject ──────────────────────────────────────────────────
 
 
-class Elsewhere(ModelServer):
-    """Takes dead letters and metrics; or has no room for any."""
-
-    def __init__(self, clock):
-        super().__init__()
-        self._clock = clock
-        self.is_full = False
-        self.full_until = 0.0
-
-    def publish(self, sent):
-        if self.is_full or self._clock.now < self.full_until:
-            self.heard.append(sent)
-            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
-        return super().publish(sent)
-
-
-class Picky(ModelServer):
-    """Never stores some rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.never: dict[bytes, dict[str, object]] = {}
-
-    def publish(self, sent):
-        self.refuse.update(self.never)
-        return super().publish(sent)
-
-
 def is_row(each):
     """Whether it goes to a row's own subject."""
     return each.subject in SUBJECTS
 
 
 def elsewhere(monkeypatch, world):
-    """A third stream, for what does not go to a row's own subject."""
-    found, net = Elsewhere(world.clock), world.net
+    """A third stream, which takes dead letters and metrics."""
+    found, net = ModelServer(), world.net
     note, servers = net.note, net.servers
+    net.others.append(found)
     net.server_of = lambda each: servers[each.subject in SECOND] if is_row(each) else found
     net.note = lambda each: note(each) if is_row(each) else None
     return found

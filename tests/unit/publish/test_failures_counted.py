@@ -12,8 +12,6 @@ from ...kits.lanes import (
     PREFIX,
     FixedLimit,
     ModelServer,
-    Reply,
-    Sent,
     error,
     exchange,
     hear,
@@ -40,18 +38,6 @@ def outcome(world: World, status: str) -> int:
 # ── ignored ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Refusing(ModelServer):
-    """Refuses the first message, whatever it is."""
-
-    refusal = 0, 0
-
-    def publish(self, sent: Sent) -> list[Reply]:
-        if not self.heard:
-            self.heard.append(sent)
-            return self.refused(sent, *self.refusal)
-        return super().publish(sent)
-
-
 @pytest.mark.parametrize(
     ("status", "err_code", "is_ignored"),
     [(503, 0, True), (409, 10158, True), (429, 10167, False)],
@@ -59,8 +45,9 @@ class Refusing(ModelServer):
 )
 def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, status, err_code, is_ignored):
     """A stream that is not there for a moment, or an id in process; push-back is not."""
-    monkeypatch.setattr(Refusing, "refusal", (status, err_code))
-    world = World(monkeypatch, [block("a", 0)], random.Random(1), Refusing())
+    world = World(monkeypatch, [block("a", 0)], random.Random(1))
+    one = world.server
+    one.answers = lambda sent: one.refused(sent, status, err_code) if len(one.heard) == 1 else None
 
     assert world.run().acked == 1
     assert outcome(world, "success") == 1

@@ -17,7 +17,6 @@ from pyspark_jetstream.publish.lanes.lane import Lane
 from ...kits.lanes import (
     PREFIX,
     FixedLimit,
-    ModelServer,
     Reply,
     Sent,
     error,
@@ -71,42 +70,18 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
         one.expire(15.1)
 
 
-class Full(ModelServer):
-    """One that is at its limit for three seconds."""
-
-    def publish(self, sent: Sent) -> list[Reply]:
-        if self.now >= 103:
-            return super().publish(sent)
-        self.heard.append(sent)
-        return self._say(sent, stream="S", seq=0, error=error(503, 10077))
-
-
 @pytest.mark.parametrize("maximum", [2, 10_000])
 def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum):
     """I1, I7: each waits longer and longer, also when there are more than are known."""
     monkeypatch.setattr(refusals, "_MAX", maximum)
-    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
+    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1))
+    for server in world.net.servers:
+        server.full_until = 103.0
     counts = world.run()
 
     assert counts.acked == 16
     assert sorted(world.rows()) == list(range(16))
     assert len(world.server.heard) < 16 * 10
-
-
-class FullOfA(ModelServer):
-    """One that has no room for `a` for thirty seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stored_at: dict[str, float] = {}
-        """When the last row of a subject was."""
-
-    def publish(self, sent: Sent) -> list[Reply]:
-        if sent.subject == "a" and self.now < 130:
-            self.heard.append(sent)
-            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
-        self.stored_at[sent.subject] = self.now
-        return super().publish(sent)
 
 
 @pytest.mark.parametrize("maximum", [4, 100])
@@ -116,15 +91,21 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
         monkeypatch,
         [block("ab" * 200, 0)],
         random.Random(1),
-        FullOfA(),
         **FIXED,
         max_in_flight=maximum,
         publish_timeout_s=100.0,
     )
-    server = world.server
+    server, stored_at = world.server, dict[str, float]()
+
+    def answers(sent: Sent) -> list[Reply] | None:
+        if sent.subject == "a" and server.now < 130:
+            return server.fails(sent, error(503, 10077))
+        stored_at[sent.subject] = server.now
+        return None
+
+    server.answers = answers
     assert world.run().acked == 400
-    assert isinstance(server, FullOfA)
-    assert server.stored_at["b"] < 115 < 130 <= server.stored_at["a"]
+    assert stored_at["b"] < 115 < 130 <= stored_at["a"]
     tried = [each for each in server.heard if each.subject == "a"]
     assert len(tried) < 200 + maximum + 60
 

@@ -1,5 +1,6 @@
 """Rows that the server will never store: the task fails, or they become dead letters (onReject)."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -8,8 +9,8 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 
-from ...kits.lanes import error
-from ...kits.world import SUBJECTS, Elsewhere, Net, Picky, World, block, elsewhere
+from ...kits.lanes import ModelServer, error
+from ...kits.world import SUBJECTS, Net, World, block, elsewhere
 
 LETTERS = {"dead_letter_subject": "dlq", "rejects": True}
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
@@ -21,7 +22,7 @@ def picky(
     total: int,
     never: dict[int, dict[str, object] | None],
     **options: object,
-) -> tuple[World, Elsewhere]:
+) -> tuple[World, ModelServer]:
     """Rows of which the server never stores some, and where dead letters go."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks, first = [], 0
@@ -36,10 +37,9 @@ def picky(
             found = replace(found, faults=pa.array(faults, pa.string()))
         blocks.append(found)
         first += count
-    world = World(monkeypatch, blocks, rng, Picky(), **options)
+    world = World(monkeypatch, blocks, rng, **options)
     for server in world.net.servers:
-        assert isinstance(server, Picky)
-        server.never = {b"%d." % row: each for row, each in never.items() if each is not None}
+        server.refuse = {b"%d." % row: each for row, each in never.items() if each is not None}
     return world, elsewhere(monkeypatch, world)
 
 
@@ -98,7 +98,7 @@ def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch):
     never = dict.fromkeys(range(5_000), TOO_LARGE)
     options = LETTERS | {"publish_timeout_s": 20.0}
     world, dead = picky(monkeypatch, random.Random(1), 5_000, never, **options)
-    dead.is_full = True
+    dead.full_until = math.inf
 
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()

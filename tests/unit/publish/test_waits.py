@@ -1,6 +1,7 @@
 """What a write waits for, and how long: the publisher against a server that gives it nothing."""
 
 import logging
+import math
 import random
 import re
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal
 
-from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.lanes import Sent, error
 from ...kits.options import FIXED, rules_of
 from ...kits.world import (
     SHEDDABLE,
@@ -54,17 +55,12 @@ def silent(world: World) -> None:
 def refusing(status: int, code: int, err_code: int) -> Callable[[World], None]:
     """The server says this, whatever comes."""
 
-    class Refusing(ModelServer):
-        def publish(self, sent: Sent) -> list[Reply]:
-            if status or "Nats-Batch-Id" in sent.headers or sent.reply.endswith("$FI"):
-                return self.refused(sent, status, err_code) if status else self._no(sent)
-            return self._no(sent)
-
-        def _no(self, sent: Sent) -> list[Reply]:
-            return self._say(sent, stream="S", seq=0, error=error(code, err_code))
-
     def refuse(world: World) -> None:
-        world.net.servers = Refusing(), Refusing()
+        for one in world.net.servers:
+            one.answers = lambda sent, one=one: (
+                one.refused(sent, status, err_code) if status
+                else one.fails(sent, error(code, err_code))
+            )  # fmt: skip
 
     return refuse
 
@@ -127,7 +123,7 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
 def test_i8_a_dead_letter_that_is_not_stored_fails_the_task(monkeypatch, is_full):
     """I8, A22: its deadline is `publishTimeout`; what it says is not kept for ever."""
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
-    dead.is_full = is_full
+    dead.full_until = math.inf if is_full else 0.0
     world.net.on_sent = lambda each: is_full or is_row(each)
 
     with pytest.raises(PublishTimeoutError, match="dlq"):
@@ -139,13 +135,12 @@ def test_i8_a_dead_letter_that_is_not_stored_fails_the_task(monkeypatch, is_full
 def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
     """A22: 64 without a PubAck at most; refused ones go again, and each is stored once."""
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
-    dead.is_full = True
+    dead.full_until = START_S + 3
     net, poll, maximum = world.net, world.net.poll, 0
 
     def watched() -> bool:
         nonlocal maximum
         maximum = max(maximum, world.publisher.lanes.letters.unanswered)
-        dead.is_full = world.clock.now < START_S + 3
         return poll()
 
     net.poll = watched  # type: ignore[method-assign]

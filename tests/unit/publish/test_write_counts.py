@@ -10,7 +10,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.metrics import MetricsReport
 
-from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.lanes import ModelServer
 from ...kits.options import FIXED, priorities_of, rules_of
 from ...kits.world import SECOND, SHEDDABLE, Net, World, block, command, elsewhere, shedding
 from .test_waits import START_S, world_of
@@ -74,39 +74,14 @@ def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
     assert total(world, "publish_rate_limit_count", limiter="operator") == 1
 
 
-def test_a_subject_at_its_limit_is_one_limit(monkeypatch):
-    """However often it is refused; time counts while it is left alone, not once a refusal."""
-
-    class Full(ModelServer):
-        def publish(self, sent: Sent) -> list[Reply]:
-            if sent.subject == "a" and self.now < START_S + 10:
-                detail = "maximum messages per subject exceeded"
-                return self._say(sent, stream="S", seq=0, error=error(503, 10077, detail))
-            return super().publish(sent)
-
-    world = world_of(monkeypatch)
-    world.net.servers = Full(), Full()
-    world.run()
-    times = total(world, "producer_throttled_times", subject="UNKNOWN", stream="ab")
-
-    assert total(world, "publish_rate_limit_count", limiter="server", stream="ab") == 1
-    assert total(world, "publish_rate_limit_count") == 1
-    assert 8_000 < times < 11_100
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
     """A12: what the server refuses of one stream makes no room among another's rows."""
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0)
     world, _ = shedding(monkeypatch, False, rules=rules, drops=True, publish_timeout_s=100.0)
 
-    class Busy(ModelServer):
-        def publish(self, sent: Sent) -> list[Reply]:
-            if self.now < START_S + 3:
-                return self.refused(sent, 429, 10167)
-            return super().publish(sent)
-
-    busy, free = Busy(), world.net.servers[0]
+    busy, free = ModelServer(), world.net.servers[0]
+    busy.answers = lambda sent: busy.refused(sent, 429, 10167) if busy.now < START_S + 3 else None
     world.net.servers = (free, busy) if other else (busy, free)
     own = world.net.servers
     monkeypatch.setattr(world.net, "server_of", lambda each: own[each.subject in SECOND])

@@ -22,7 +22,7 @@ from pyspark_jetstream.publish import sender
 from ...kits.lanes import Sent, error
 from ...kits.options import rules_of
 from ...kits.seeds import SEED
-from ...kits.world import SUBJECTS, Net, Picky, World, block, command, elsewhere
+from ...kits.world import SUBJECTS, Net, World, block, command, elsewhere
 
 LOW, MIDDLE = Priority.NON_CRITICAL, Priority.NORMAL
 METRICS = "metrics"
@@ -64,7 +64,6 @@ class Write:
             monkeypatch,
             list(self._blocks(is_plain)),
             rng,
-            Picky(),
             is_checked=bool(self.known),
             min_in_flight=rng.choice([4096, 1]),
             max_in_flight=rng.choice([1, 7, 64] if self.sheddable else [1, 7, 64, 4096]),
@@ -87,8 +86,7 @@ class Write:
             known = pa.array(sorted(self.known), pa.int64())
             self.world.stored_before = lambda each: pc.is_in(each.rows, known)
         for server in self.world.net.servers:
-            assert isinstance(server, Picky)
-            server.never = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
+            server.refuse = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
         self._disturb(seed)
         self._surround(monkeypatch)
 
