@@ -2,9 +2,8 @@
 Answers of the JetStream API: what `client.jetstream` makes of a server's JSON, and what others do
 with it.
 
-The answers are real: `python -m tests.fuzz.asking` records them from a cluster of nats-servers in
-`answers.json`. A case has one of them with faults; it ends in a value or in an error of ours, and
-whatever reads that value takes it.
+The answers of `answers.json` are real: a cluster of nats-server 2.15.1 gave them. A case has one of
+them with faults; it ends in a value or in an error of ours, and whatever reads that value takes it.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspect.findings import Report, add_consumer, add_stream
 from pyspark_jetstream.outbox.targets import Target
 
-from ..kits.admin import delete_messages
 from ..kits.options import connection_of
-from ..kits.replicas import create
 from .cases import TYPED, Case, Fault
 from .mutations import mutated
 
@@ -208,84 +205,4 @@ def _wrong(rng: random.Random, answer: Any) -> Any:
     return answer
 
 
-# ── recording ────────────────────────────────────────────────────────────────────────────────
-
-
-class Recorder:
-    """A client that notes what is answered."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.turns: list[list[Reply]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def request(self, *asked: Any) -> Reply:
-        """One request, noted."""
-        return self.requests([asked])[0]
-
-    def requests(self, *asked: Any) -> list[Reply]:
-        """Requests, noted."""
-        replies: list[Reply] = self._client.requests(*asked)
-        self.turns.append(replies)
-        return list(replies)
-
-
-def _prepare(js: JetStream) -> None:
-    """Streams, messages and consumers of which the answers have all that we read."""
-    create(js, {
-        "name": "S", "subjects": ["s.>"], "num_replicas": 3, "allow_direct": True,
-        "max_msgs_per_subject": 10, "duplicate_window": 10**10, "allow_msg_ttl": True,
-        "metadata": {"pyspark-jetstream.partitions": "2"}, "allow_rollup_hdrs": True,
-        "subject_transform": {"src": "s.>", "dest": "s.>"},
-    })  # fmt: skip
-    js.create_stream({
-        "name": "COPY", "num_replicas": 1, "sources": [
-            {"name": "S", "subject_transforms": [{"src": "s.*", "dest": "t.{{wildcard(1)}}"}]},
-        ],
-    })  # fmt: skip
-    js.create_stream({"name": "MIRROR", "mirror": {"name": "S"}, "mirror_direct": True})
-    for number in range(1, 5):
-        js.publish(f"s.{number % 3}", b"\x00\xff data %d" % number, [("A", "b")] * (number % 2))
-    delete_messages(js, "S", [2])
-    js.create_consumer("S", {
-        "durable_name": "pinned", "ack_policy": "explicit", "num_replicas": 3,
-        "priority_groups": ["spark"], "priority_policy": "pinned_client", "filter_subject": "s.*",
-        "metadata": Owner("query", "host", 7, name="name").metadata,
-        "backoff": [10**9, 10**10], "max_deliver": 5,
-    })  # fmt: skip
-    js.create_consumer("S", {"durable_name": "plain", "filter_subjects": ["s.1", "s.2"]})
-    pull = b'{"batch":1,"group":"spark","expires":1000000000}'
-    js.client.request("$JS.API.CONSUMER.MSG.NEXT.S.pinned", pull)
-
-
-def record() -> dict[str, Any]:
-    """The answers of a real cluster to every call, as they are written."""
-    from pyspark_jetstream.client.connection import Client
-
-    from ..kits.servers import DevCluster
-
-    calls: dict[str, Any] = {}
-    with DevCluster() as cluster:
-        client = Client(connection_of(*cluster.urls.split(",")))
-        _prepare(JetStream(client))
-        for name, call in CALLS.items():
-            recorder = Recorder(client)
-            call(JetStream(recorder))  # type: ignore[arg-type]
-            calls[name] = [list(map(_written, turn)) for turn in recorder.turns]
-        client.close()
-    return calls
-
-
-def _written(reply: Reply) -> dict[str, Any]:
-    written: dict[str, Any] = {"data": reply.data.decode("latin-1")}
-    if reply.headers:
-        written |= {"headers": base64.b64encode(reply.headers).decode(), "status": reply.status}
-    return written
-
-
-_RECORDED: Final = recorded() if ANSWERS.exists() else {}
-
-if __name__ == "__main__":
-    ANSWERS.write_text(json.dumps(record(), indent=1) + "\n")
+_RECORDED: Final = recorded()

@@ -8,13 +8,13 @@ Standard library only: it starts fifty times in a run of the examples.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import socket
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -23,10 +23,18 @@ RETENTION = {"limits": "limits", "interest": "interest", "work": "workqueue"}
 
 
 def main(arguments: list[str]) -> int:
-    """Does what they say."""
-    given = _parser().parse_args(arguments)
+    """Does what they say; what this does not know ends it."""
+    name = next(name for name in (arguments[0], " ".join(arguments[:2])) if name in COMMANDS)
+    places, needed, known, does = COMMANDS[name]
+    left, given = arguments[len(name.split()) :], dict.fromkeys(known)
+    if needed:  # it would ask
+        left.remove(needed)
+    words = [left.pop(0) for _ in places.split()]
+    while left:
+        flag = left.pop(0).removeprefix("--")
+        given[flag] = True if known[flag] is bool else known[flag](left.pop(0))
     with Server(os.environ["NATS_URL"]) as server:
-        given.does(server, given)
+        does(server, *words, **{flag: value for flag, value in given.items() if value is not None})
     return 0
 
 
@@ -68,124 +76,73 @@ class Server:
         raise SystemExit(f"nats: no answer on {subject}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("nats", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True)
-    stream = commands.add_parser("stream").add_subparsers(required=True)
-    for name, does, consent in (("add", _add, "--defaults"), ("edit", _edit, "--force")):
-        command = stream.add_parser(name, allow_abbrev=False)
-        command.add_argument("stream")
-        command.add_argument(consent, action="store_true", required=True)  # it would ask
-        command.add_argument("--mirror", type=lambda name: {"name": name})
-        command.add_argument("--subjects", type=lambda text: text.split(","), default=[])
-        command.add_argument("--allow-direct", action="store_true")
-        command.add_argument("--allow-batch", action="store_true")
-        command.add_argument("--retention", choices=RETENTION)
-        command.add_argument("--dupe-window", type=_nanoseconds)
-        command.add_argument("--max-msgs-per-subject", type=int)
-        command.add_argument("--transform-source")
-        command.add_argument("--transform-destination")
-        command.set_defaults(does=does)
-    info = stream.add_parser("info", allow_abbrev=False)
-    info.add_argument("stream")
-    info.set_defaults(does=_info)
-    remove = stream.add_parser("rm", allow_abbrev=False)
-    remove.add_argument("stream")
-    remove.add_argument("--force", action="store_true", required=True)  # it would ask
-    remove.set_defaults(does=_remove)
-    publish = commands.add_parser("pub", allow_abbrev=False)
-    publish.add_argument("subject")
-    publish.add_argument("body")
-    publish.add_argument("--count", type=int, default=1)
-    publish.set_defaults(does=_publish)
-    request = commands.add_parser("request", allow_abbrev=False)
-    request.add_argument("subject")
-    request.add_argument("body")
-    request.add_argument("--no-templates", action="store_true", required=True)
-    request.set_defaults(does=_request)
-    buckets = commands.add_parser("kv").add_subparsers(required=True)
-    add = buckets.add_parser("add", allow_abbrev=False)
-    add.add_argument("bucket")
-    add.add_argument("--history", type=int, default=1)
-    add.set_defaults(does=_add_bucket)
-    put = buckets.add_parser("put", allow_abbrev=False)
-    put.add_argument("bucket")
-    put.add_argument("key")
-    put.add_argument("value")
-    put.set_defaults(does=_put)
-    gone = buckets.add_parser("del", allow_abbrev=False)
-    gone.add_argument("bucket")
-    gone.add_argument("key")
-    gone.add_argument("--force", action="store_true", required=True)  # it would ask
-    gone.set_defaults(does=_delete)
-    return parser
-
-
 def _nanoseconds(text: str) -> int:
     number, unit = re.fullmatch(r"(\d+)([smh])", text).groups()  # type: ignore[union-attr]
     return int(number) * SECONDS[unit] * 10**9
 
 
-def _add(server: Server, given: argparse.Namespace) -> None:
-    config = {"name": given.stream, "subjects": given.subjects, "storage": "file"}
-    server.ask(f"$JS.API.STREAM.CREATE.{given.stream}", config | _changes(given))
+def _add(server: Server, stream: str, **given: Any) -> None:
+    config = {"name": stream, "subjects": given.pop("subjects", []), "storage": "file"}
+    server.ask(f"$JS.API.STREAM.CREATE.{stream}", config | _changes(**given))
 
 
-def _edit(server: Server, given: argparse.Namespace) -> None:
-    config = server.ask(f"$JS.API.STREAM.INFO.{given.stream}", "")["config"]
-    server.ask(f"$JS.API.STREAM.UPDATE.{given.stream}", config | _changes(given))
+def _edit(server: Server, stream: str, **given: Any) -> None:
+    config = server.ask(f"$JS.API.STREAM.INFO.{stream}", "")["config"]
+    server.ask(f"$JS.API.STREAM.UPDATE.{stream}", config | _changes(**given))
 
 
-def _changes(given: argparse.Namespace) -> dict[str, Any]:
-    changes = {
-        "mirror": given.mirror,
-        "allow_direct": given.allow_direct,
-        "allow_atomic": given.allow_batch,
-        "retention": RETENTION.get(given.retention),
-        "duplicate_window": given.dupe_window,
-        "max_msgs_per_subject": given.max_msgs_per_subject,
-    }
-    if given.transform_source:
-        changes["subject_transform"] = {
-            "src": given.transform_source,
-            "dest": given.transform_destination,
-        }
-    return {name: value for name, value in changes.items() if value}
+def _changes(**given: Any) -> dict[str, Any]:
+    source, to = (given.pop(f"transform-{end}", "") for end in ("source", "destination"))
+    changed = {MEMBERS[flag]: value for flag, value in given.items()}
+    return changed | ({"subject_transform": {"src": source, "dest": to}} if source else {})
 
 
-def _info(server: Server, given: argparse.Namespace) -> None:
-    info = server.ask(f"$JS.API.STREAM.INFO.{given.stream}", "")
+def _publish(server: Server, subject: str, body: str, count: int = 1) -> None:
+    for number in range(1, count + 1):
+        server.ask(subject, body.replace("{{Count}}", str(number)))
+
+
+def _add_bucket(server: Server, bucket: str, history: int = 1) -> None:
+    config = {
+        "name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "storage": "file",
+        "max_msgs_per_subject": history, "discard": "new", "deny_delete": True,
+        "allow_rollup_hdrs": True, "allow_direct": True,
+    }  # fmt: skip
+    server.ask(f"$JS.API.STREAM.CREATE.KV_{bucket}", config)
+
+
+def _info(server: Server, stream: str) -> None:
+    info = server.ask(f"$JS.API.STREAM.INFO.{stream}", "")
     sys.stdout.write(json.dumps(info, indent=2) + "\n")
 
 
-def _remove(server: Server, given: argparse.Namespace) -> None:
-    server.ask(f"$JS.API.STREAM.DELETE.{given.stream}", "")
+MEMBERS: Final = {
+    "mirror": "mirror", "subjects": "subjects", "allow-direct": "allow_direct",
+    "allow-batch": "allow_atomic", "retention": "retention", "dupe-window": "duplicate_window",
+    "max-msgs-per-subject": "max_msgs_per_subject",
+}  # fmt: skip
+"""Of a stream's configuration, by the flag that says it."""
 
+CONFIG: Final[dict[str, Callable[[str], Any]]] = {
+    "mirror": lambda name: {"name": name}, "subjects": lambda text: text.split(","),
+    "allow-direct": bool, "allow-batch": bool, "retention": RETENTION.__getitem__,
+    "dupe-window": _nanoseconds, "max-msgs-per-subject": int,
+    "transform-source": str, "transform-destination": str,
+}  # fmt: skip
 
-def _publish(server: Server, given: argparse.Namespace) -> None:
-    for count in range(1, given.count + 1):
-        server.ask(given.subject, given.body.replace("{{Count}}", str(count)))
-
-
-def _request(server: Server, given: argparse.Namespace) -> None:
-    server.ask(given.subject, given.body)
-
-
-def _add_bucket(server: Server, given: argparse.Namespace) -> None:
-    config = {
-        "name": f"KV_{given.bucket}", "subjects": [f"$KV.{given.bucket}.>"], "storage": "file",
-        "max_msgs_per_subject": given.history, "discard": "new", "deny_delete": True,
-        "allow_rollup_hdrs": True, "allow_direct": True,
-    }  # fmt: skip
-    server.ask(f"$JS.API.STREAM.CREATE.KV_{given.bucket}", config)
-
-
-def _put(server: Server, given: argparse.Namespace) -> None:
-    server.ask(f"$KV.{given.bucket}.{given.key}", given.value)
-
-
-def _delete(server: Server, given: argparse.Namespace) -> None:
-    server.ask(f"$KV.{given.bucket}.{given.key}", "", "KV-Operation: DEL")
+COMMANDS: Final[dict[str, tuple[str, str, dict[str, Callable[[str], Any]], Callable[..., Any]]]] = {
+    "stream add": ("stream", "--defaults", CONFIG, _add),
+    "stream edit": ("stream", "--force", CONFIG, _edit),
+    "stream info": ("stream", "", {}, _info),
+    "stream rm": ("stream", "--force", {}, lambda s, of: s.ask(f"$JS.API.STREAM.DELETE.{of}", "")),
+    "pub": ("subject body", "", {"count": int}, _publish),
+    "request": ("subject body", "--no-templates", {}, Server.ask),
+    "kv add": ("bucket", "", {"history": int}, _add_bucket),
+    "kv put": ("bucket key value", "", {}, lambda s, of, key, x: s.ask(f"$KV.{of}.{key}", x)),
+    "kv del": ("bucket key", "--force", {},
+               lambda s, of, key: s.ask(f"$KV.{of}.{key}", "", "KV-Operation: DEL")),
+}  # fmt: skip
+"""What stands behind a command, the flag without which it would ask, other flags, what it does."""
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from .places import ROOT
 
 _BEGIN: Final = """
 import importlib.util, json, pickle, sys
-module, program, *arguments = sys.argv[1:]
+module, program, url, stream, path = sys.argv[1:]
 importlib.import_module(module)
 sys.modules["__main__"].__spec__ = importlib.util.find_spec(module)  # as Spark runs it, by -m
 import pyarrow as pa
+def kept(what): return pickle.load(open(path + what, "rb"))
+def keep(value, what): pickle.dump(value, open(path + what, "wb"))
 exec(compile(program, "program", "exec"))
 print(json.dumps([name for name in sys.modules if sys.modules[name] is not None]))
 """
@@ -30,10 +32,7 @@ _SOURCE: Final = """
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark.sql.types import StructType
-url, stream, path = arguments
 """
-
-_WORKERS: Final = "pyspark.sql.worker."
 
 
 class Process(NamedTuple):
@@ -44,88 +43,49 @@ class Process(NamedTuple):
 
 
 PROCESSES: Final = {
-    "schema of a read": Process(
-        _WORKERS + "create_data_source",
-        _SOURCE
-        + """
+    "schema of a read": Process("pyspark.sql.worker.create_data_source", _SOURCE + """
 source = JetStreamDataSource(CaseInsensitiveDict({"servers": url, "stream": stream}))
-pickle.dump((source, source.schema()), open(path, "wb"))
-""",
-    ),
-    "streaming read: plan": Process(
-        _WORKERS + "plan_data_source_read",
-        """
-path = arguments[2]
-source, schema = pickle.load(open(path, "rb"))
-pickle.dump((source, source.streamReader(schema)), open(path + ".reader", "wb"))
-""",
-    ),
-    "streaming read: source": Process(
-        "pyspark.sql.streaming.python_streaming_source_runner",
-        """
+keep((source, source.schema()), "")
+"""),
+    "streaming read: plan": Process("pyspark.sql.worker.plan_data_source_read", """
+source, schema = kept("")
+keep((source, source.streamReader(schema)), ".reader")
+"""),
+    "streaming read: source": Process("pyspark.sql.streaming.python_streaming_source_runner", """
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-path = arguments[2]
-source, schema = pickle.load(open(path, "rb"))
+source, schema = kept("")
 reader = source.streamReader(schema)
 start = reader.initialOffset()
 task = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))[0]
 reader.stop()
-pickle.dump(task, open(path + ".task", "wb"))
-""",
-    ),
-    "streaming read: task": Process(
-        "pyspark.worker",
-        """
-path = arguments[2]
-source, reader = pickle.load(open(path + ".reader", "rb"))
-task = pickle.load(open(path + ".task", "rb"))
+keep(task, ".task")
+"""),
+    "streaming read: task": Process("pyspark.worker", """
+source, reader = kept(".reader")
+task = kept(".task")
 assert sum(batch.num_rows for batch in reader.read(task)) == 1
-""",
-    ),
-    "batch read: plan": Process(
-        _WORKERS + "plan_data_source_read",
-        """
-path = arguments[2]
-source, schema = pickle.load(open(path, "rb"))
+"""),
+    "batch read: plan": Process("pyspark.sql.worker.plan_data_source_read", """
+source, schema = kept("")
 reader = source.reader(schema)
-pickle.dump((source, reader, reader.partitions()[0]), open(path + ".batch", "wb"))
-""",
-    ),
-    "batch read: task": Process(
-        "pyspark.worker",
-        """
-path = arguments[2]
-_, reader, task = pickle.load(open(path + ".batch", "rb"))
+keep((source, reader, reader.partitions()[0]), ".batch")
+"""),
+    "batch read: task": Process("pyspark.worker", """
+_, reader, task = kept(".batch")
 assert sum(batch.num_rows for batch in reader.read(task)) == 1
-""",
-    ),
-    "write: plan": Process(
-        _WORKERS + "write_into_data_source",
-        _SOURCE
-        + """
+"""),
+    "write: plan": Process("pyspark.sql.worker.write_into_data_source", _SOURCE + """
 schema = StructType().add("subject", "string").add("data", "binary")
-writer = JetStreamDataSource(CaseInsensitiveDict({"servers": url})).writer(schema, False)
-pickle.dump(writer, open(path + ".writer", "wb"))
-""",
-    ),
-    "write: task": Process(
-        "pyspark.worker",
-        """
-path = arguments[2]
-writer = pickle.load(open(path + ".writer", "rb"))
-row = pa.record_batch({"subject": [arguments[1] + ".a"], "data": [b"row"]})
-pickle.dump(writer.write(iter([row])), open(path + ".written", "wb"))
-""",
-    ),
-    "write: commit": Process(
-        _WORKERS + "commit_data_source_write",
-        """
-path = arguments[2]
-writer = pickle.load(open(path + ".writer", "rb"))
-writer.commit([pickle.load(open(path + ".written", "rb"))])
-""",
-    ),
-}
+keep(JetStreamDataSource(CaseInsensitiveDict({"servers": url})).writer(schema, False), ".writer")
+"""),
+    "write: task": Process("pyspark.worker", """
+row = pa.record_batch({"subject": [stream + ".a"], "data": [b"row"]})
+keep(kept(".writer").write(iter([row])), ".written")
+"""),
+    "write: commit": Process("pyspark.sql.worker.commit_data_source_write", """
+kept(".writer").commit([kept(".written")])
+"""),
+}  # fmt: skip
 """The processes of a read and of a write, in the order in which each leaves the next its input."""
 
 

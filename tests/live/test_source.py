@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from datetime import datetime, timedelta
 from unittest.mock import Mock
 
@@ -16,6 +15,7 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.options import BELOW
 from ..kits.reading import query, reader
+from ..kits.shared import eventually
 
 __all__ = ["query", "reader"]
 

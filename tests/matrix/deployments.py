@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import tarfile
@@ -261,44 +260,7 @@ def connect_daemon(room, environment):
             process.wait(30)
 
 
-SPEC = """
-name: matrix
-storage: file://{folder}/storage
-libraries:
-  - glob:
-      include: flows.py
-configuration:
-  matrix.servers: {servers}
-  matrix.source: {source}
-  matrix.target: {target}
-"""
-
-
-def pipelines(room):
-    """A table of the stream, a view of that, a snapshot, and a sink; a second run adds the rest."""
-    import pyarrow.parquet
-
-    python, environment = room.of("connect")
-    shutil.copy(HERE / "flows.py", room.folder / "flows.py")
-    spec = room.folder / "spark-pipeline.yml"
-    spec.write_text(SPEC.format(folder=room.folder, servers=room.server.url, source=room.source,
-                                target=room.target))  # fmt: skip
-    lasting = "spark.sql.catalogImplementation=hive"  # so that the second run finds the tables
-    program = spark_of(python) / "bin" / "spark-pipelines"
-    for first, behind in ((0, 500), (500, COPIED)):
-        for i in range(first, behind):  # what smoke.py writes by Spark
-            room.js.publish(f"{room.source}.{i % 2}.{i % 10}", b"%d" % i, [])
-        said = room.run([program, "run", "--spec", spec, "--conf", lasting], environment)
-    flights, by_subject, last = (
-        pyarrow.parquet.read_table(room.folder / "spark-warehouse" / name).to_pylist()
-        for name in ("flights", "by_subject", "last")
-    )
-    assert len(flights) == len({row["data"] for row in flights}) == COPIED, said[-2000:]
-    assert sum(row["count"] for row in by_subject) == COPIED
-    assert sorted(int(row["data"]) for row in last) == LAST
-
-
-OTHERS = [killed, standalone, local_cluster, archives, py_files, connect, connect_server, pipelines]
+OTHERS = [killed, standalone, local_cluster, archives, py_files, connect, connect_server]
 CELLS = [(local, s, p, JAVAS[0]) for s in SPARKS for p in PYTHONS]
 CELLS += [(local, s, PYTHONS[0], j) for s in SPARKS for j in JAVAS[1:]]
 CELLS += [(local, SPARKS[0], PYTHONS[-1], JAVAS[-1])]

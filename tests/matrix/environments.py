@@ -47,8 +47,8 @@ class Environments:
         return self._made(f"{python}-spark-{spark}", python, [f"pyspark=={spark}"])
 
     def connect(self, python: str, spark: str) -> Path:
-        """The same with what Spark Connect and Pipelines need, pandas for one."""
-        needs = [f"pyspark[connect,pipelines]=={spark}"]
+        """The same with what Spark Connect needs, pandas for one."""
+        needs = [f"pyspark[connect]=={spark}"]
         return self._made(f"{python}-spark-{spark}-connect", python, needs)
 
     def client(self, python: str) -> Path:

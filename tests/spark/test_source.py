@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ..kits.options import BELOW
+from ..kits.shared import eventually
 from ..kits.sources import numbered
 
 

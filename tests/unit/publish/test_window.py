@@ -159,6 +159,17 @@ def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
     assert (w.busy, w.wants_rows) == (False, True)
 
 
+def test_a_puback_that_comes_again_among_others_counts_once():
+    """Whatever was acked before it, and though the run is that of the lowest publishes."""
+    w = window()
+    w.append(block(0, ["a"] * 3))
+    sent(w, 0.0)
+    w.on_pubacks([1], 0.1)
+    w.on_pubacks([0, 1], 0.2)
+
+    assert (w.tally.acked, w.in_flight, w.bytes_in_flight) == (2, 1, len(frame(2)))
+
+
 def test_a_refused_publish_holds_back_what_was_not_sent():
     """After a 429 nothing new is sent before the refused one is stored."""
     w = window(2)
