@@ -54,12 +54,6 @@ class Priority(IntEnum):
         """The priority of this name, whatever its case and hyphens; None for no name of one."""
         return _BY_LABEL.get((text or "").replace("-", "").lower())
 
-    @classmethod
-    def parse(cls, text: str | None) -> Priority:
-        """As `of`, with the normal priority for a text that names none."""
-        priority = cls.of(text)
-        return cls.NORMAL if priority is None else priority
-
 
 _BY_LABEL: Final = {priority.label: priority for priority in Priority}
 _LABELS: Final = pa.array(list(_BY_LABEL), pa.string())
@@ -206,7 +200,8 @@ def _meant(said: Priority | int | str | None) -> Priority | None:
         ValueError: It said something else.
     """
     if isinstance(said, str):
-        return Priority.parse(said)
+        named = Priority.of(said)
+        return Priority.NORMAL if named is None else named
     if said is None:
         return None
     if isinstance(said, bool) or not isinstance(said, int) or said not in _NUMBERS:

@@ -156,17 +156,13 @@ class Publisher:
             dead_letters=letters.acked,
             dropped=self.shedding.dropped,
         )
-        self.close()
-        return counts
-
-    def close(self) -> None:
-        """Ends the subscriptions; what was sent has its PubAck."""
         try:
             self.sender.close()
             self.pauses.close(self.sender.connection)
         except NotConnectedError as error:  # all is stored
             logger.info("the connection broke at the end: %s", error)
             self.sender.drop()
+        return counts
 
     @property
     def busy(self) -> bool:

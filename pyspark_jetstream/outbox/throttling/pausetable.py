@@ -225,10 +225,6 @@ class PauseTable:
 
     # ── questions ────────────────────────────────────────────────────────────────────────────
 
-    def is_open(self, now: float) -> bool:
-        """Whether anything is paused, be it a subject of this writer or not."""
-        return self.next_end(now) < math.inf
-
     def next_end(self, now: float) -> float:
         """End of the next window; infinite when none is open."""
         until, _ = self._matcher
@@ -245,7 +241,7 @@ class PauseTable:
 
     def mask(self, subjects: pa.Array, now: float) -> pa.Array | None:
         """BOOL: which of these distinct subjects are paused; None when none is."""
-        if not self.is_open(now):
+        if self.next_end(now) == math.inf:
             return None
         mask = self.matcher(now).mask(subjects)
         return mask if pc.any(mask).as_py() else None

@@ -61,7 +61,7 @@ class Throttle:
 
     def snapshot(self, now: float) -> Matcher | None:
         """Says of a subject whether operators pause it now, whatever comes; None: none is."""
-        return self.table.matcher(now) if self.table.is_open(now) else None
+        return self.table.matcher(now) if self.table.next_end(now) < math.inf else None
 
     def pause(self, subject: str, now: float) -> Paused | None:
         """Why this subject waits, or was refused: what ends last; None if it is free."""
