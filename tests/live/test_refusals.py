@@ -172,6 +172,7 @@ def test_storage_that_is_used_up_is_waited_for(config, err_codes, reason):
             publish(client, options, [rows("S.a", 1000, size=1000)])
         assert raised.value.reason == reason.name
         assert raised.value.err_code in err_codes, raised.value
+        assert "has used up its storage: raise its limits" in str(raised.value)
         assert 0 < js.stream_info("S").messages < 1000
         client.close()
 

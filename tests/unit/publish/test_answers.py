@@ -37,6 +37,8 @@ def test_answers_are_classified(status, data, kind, err_code):
     outcome = classify(status, "", data)
 
     assert (outcome.kind, outcome.err_code) == (kind, err_code)
+    # Of stream, account and server; other refusals hold the lane, and no subject.
+    assert outcome.has_no_room == (err_code in (10077, 10002, 10023, 10028, 10047))
 
 
 def test_plain_pubacks_are_matched_without_json():
