@@ -165,6 +165,17 @@ class Survey:
             raise error
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
+    def has_begun(self, info: StreamInfo) -> bool:
+        """Whether a stream that came has reached the sequence, or the moment, that it begins at."""
+        first = self._options.starting.of(0, info.name)
+        is_there = not isinstance(first, int) or first <= info.last_seq + 1
+        return is_there and not self.is_early(info)
+
+    def is_early(self, info: StreamInfo) -> bool:
+        """Whether a stream begins at a moment that its server's clock has not reached."""
+        moment = self._options.starting.moment
+        return moment is not None and moment.resolve(info.now) > info.now
+
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""
         return dict(self.look({}).streams)
@@ -194,7 +205,7 @@ class Survey:
             of: these partitions; default: the query's.
 
         Raises:
-            OptionError: A sequence lies beyond the end of its stream, or a start in the future.
+            OptionError: A sequence lies beyond the end of its stream.
         """
         by_time: dict[str, int] = {}
         positions = []
@@ -203,9 +214,6 @@ class Survey:
             info = infos[partition.stream]
             word = where.of(partition.index, partition.stream)
             if (moment := where.moment) is not None:
-                if not ending and moment.resolve(info.now) > info.now:
-                    why = f"'{moment.text}' lies in the future: the server's time is {info.now}"
-                    raise OptionError("startingTimestamp", why)
                 if partition.stream not in by_time:
                     text = moment.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)

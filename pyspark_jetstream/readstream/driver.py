@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ..client.connection import Client
@@ -23,6 +23,21 @@ from .options import SourceOptions
 logger = get_logger(__name__)
 
 _MAX_NAME: Final = 200
+
+
+def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
+    """
+    The partitions' lags under the names, and as the texts, of Spark's Kafka source; empty where one
+    is not known.
+    """
+    known = [lag for lag in lags if lag is not None]
+    if not known or len(known) < len(lags):
+        return {}
+    return {
+        "avgOffsetsBehindLatest": str(sum(known) / len(known)),
+        "maxOffsetsBehindLatest": str(max(known)),
+        "minOffsetsBehindLatest": str(min(known)),
+    }
 
 
 class PausedConsumers:
@@ -107,8 +122,13 @@ class Driver(ABC):
         """Settles a batch; never raises, the next commit covers it."""
 
     def reported(self) -> dict[str, Any]:
-        """Facts that the last batch was planned by, for each partition."""
-        return self.report
+        """
+        Facts that the last batch was planned by, for each partition, and `metrics` of their lags:
+        here, as Spark's own field of that name is not for sources in Python (4.3:
+        PythonMicroBatchStream is no ReportsSourceMetrics).
+        """
+        behind = behind_latest([partition["lag"] for partition in self.report.values()])
+        return self.report | ({"metrics": behind} if behind else {})
 
     def close(self) -> None:
         """Ends the run."""
@@ -135,13 +155,20 @@ class Driver(ABC):
     def _check_start(self, info: StreamInfo) -> None:
         """
         Raises:
-            OptionError: The start would skip messages of a work queue.
+            OptionError: The start would skip messages of a work queue, or what comes before it is
+                yet to come, and a consumer is to begin there.
         """
         if info.retention == "workqueue" and self._options.starting != Starting():
             raise OptionError(
                 "startingOffsets",
                 f"stream '{info.name}' is a work queue: what a start skips would stay in it for"
                 " ever; use earliest, or purge what you do not want",
+            )
+        if self._survey.is_early(info) and (info.retention == "interest" or self._options.sharing):
+            raise OptionError(
+                "startingTimestamp",
+                f"lies in the future: the server's time is {info.now}, and the consumer by which"
+                f" '{info.name}' is read begins when it is made. Start the query then",
             )
         limits = info.config.get("consumer_limits") or {}
         if info.retention == "interest" and limits.get("inactive_threshold"):

@@ -143,6 +143,12 @@ class RangeDriver(Driver):
         if stay is not None:
             return stay
         initial = is_initial(start)
+        if initial and self._origin is None and self._begun() is None:
+            if self._stayed is None:
+                logger.warning("nothing is read before the moment that startingTimestamp names")
+            self._look()
+            self._stayed = start, start
+            return start
         own = self._offset(start)
         if not initial:
             self._seats.expect(own)
@@ -208,7 +214,8 @@ class RangeDriver(Driver):
         return [] if is_empty else self._planner.tasks(plan or Plan(offset, upto, counts))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        self._settle(Offset.from_json(end))
+        if not is_initial(end):
+            self._settle(Offset.from_json(end))
 
     def _settle(self, offset: Offset) -> bool:
         """Settles all up to an offset that Spark has committed; whether it did. Never raises."""
@@ -308,7 +315,7 @@ class RangeDriver(Driver):
             self._check_fits(offset)
             return offset
         if self._origin is None:
-            layout, option = self._layout, "startingOffsets"
+            layout, option = self._begun() or self._layout, "startingOffsets"
             base = self._survey.positions(self._options.starting, self._infos, option, of=layout)
             self._origin = Offset(
                 sequences=base,
@@ -320,6 +327,17 @@ class RangeDriver(Driver):
             )
             self._check_fits(self._origin)
         return self._origin
+
+    def _begun(self) -> Layout | None:
+        """
+        The partitions to begin with; None before the moment at which they begin. Of several streams
+        those that have begun are read: the others join them when they do.
+        """
+        streams = self._layout.streams
+        begun = [name for name in streams if not self._survey.is_early(self._infos[name])]
+        if len(begun) == len(streams):
+            return self._layout
+        return Layout.of_streams(begun) if self._options.several is not None and begun else None
 
     def _check_fits(self, offset: Offset) -> None:
         """
@@ -335,7 +353,8 @@ class RangeDriver(Driver):
         what was there takes none.
         """
         known = offset.layout.streams
-        new = [n for n in self._infos if n not in known and self._end.has(n)]
+        came = [n for n in self._infos if n not in known and self._end.has(n)]
+        new = [n for n in came if self._survey.has_begun(self._infos[n])]
         if not new:
             return offset
         self._watched.check_readable()

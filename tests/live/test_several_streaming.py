@@ -2,11 +2,13 @@
 
 import json
 import random
+from datetime import timedelta
 from typing import TypeVar
 from unittest.mock import patch
 
 import pytest
 
+from pyspark_jetstream.client.info import parse_time
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.readstream import rangedriver
@@ -87,6 +89,46 @@ def test_an_end_by_stream(tenants, query):
     ):
         several.restart(endingOffsets=json.dumps(ends))
         several.plan()
+
+
+def test_a_moment_to_come(tenants, query):
+    """Each stream is read from the moment on, also one that comes before that or later."""
+    tenants.make(*"ab")
+    tenants.fill(*"ab")
+    now = tenants.js.stream_info(tenants.name("a")).now
+    begin = now + timedelta(seconds=1)
+    several = query(streamPattern=f"{tenants.prefix}-*", startingTimestamp=begin.isoformat())
+    drain(several)
+    assert rows(several) == []
+    tenants.make(*"cd")
+    while tenants.js.stream_info(tenants.name("a")).now < now + timedelta(seconds=2):
+        tenants.fill(*"abcd", count=1)
+        drain(several)
+    tenants.fill(*"abcd")
+    drain(several)
+
+    stored = every(tenants, **{n: tenants.js.stream_info(tenants.name(n)).last_seq for n in "abcd"})
+    times = [parse_time(tenants.js.message_get(name, seq=at).time) for name, _, at in stored]
+    assert rows(several) == [row for row, time in zip(stored, times, strict=True) if time >= begin]
+
+
+def test_a_start_that_a_new_stream_does_not_reach_yet(tenants, query):
+    """A stream joins when it reaches the sequence that `startingOffsets` begins it at."""
+    tenants.make("a")
+    tenants.fill("a")
+    starts = json.dumps({tenants.name("c"): {"0": 6}})
+    several = query(streamPattern=f"{tenants.prefix}-*", startingOffsets=starts)
+    drain(several)
+    tenants.make("c")
+    tenants.fill("a", "c", count=4)
+    drain(several)
+    drain(several)
+    assert rows(several) == every(tenants, a=7)
+    tenants.fill("c", count=4)
+    drain(several)
+
+    late = {(tenants.name("c"), 0, sequence) for sequence in range(1, 6)}
+    assert rows(several) == sorted(set(every(tenants, a=7, c=8)) - late)
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])

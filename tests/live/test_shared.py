@@ -205,4 +205,6 @@ def test_progress(js, new_stream, publish, query):
     assert two.reader.reportLatestOffset() == {
         "0": {"stream": name, "latest": 30, "lag": 10, "ackPending": 20, "claimed": 10,
               "redelivered": 0},
+        "metrics": {"avgOffsetsBehindLatest": "10.0", "maxOffsetsBehindLatest": "10",
+                    "minOffsetsBehindLatest": "10"},
     }  # fmt: skip

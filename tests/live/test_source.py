@@ -8,11 +8,13 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from pyspark_jetstream.client.info import parse_time
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
+from ..kits.layouts import LAYOUTS, Place
 from ..kits.options import BELOW
 from ..kits.reading import query, reader
 from ..kits.shared import eventually
@@ -33,13 +35,53 @@ def planned(source, start=None):
     return start, end, source.partitions(start, end)
 
 
-@pytest.mark.parametrize("retention", ["interest", "limits"])
-def test_a_start_yet_to_come(js, new_stream, query, monkeypatch, retention):
-    """It is an error, by the clock that marks messages, however far ahead the driver's is."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_start_yet_to_come(js, query, monkeypatch, layout):
+    """
+    Rows from the moment on, by the clock that marks messages, whichever run it comes in, and
+    however far ahead the driver's clock is.
+    """
     monkeypatch.setattr(survey, "datetime", Mock(now=lambda tz: datetime.max.replace(tzinfo=tz)))
+    place = Place(js, layout, f"Y{time.monotonic_ns()}")
+    place.publish(4)
+    moment = js.stream_info(place.streams[0]).now + timedelta(seconds=1)
+    one = query(**place.options, startingTimestamp=moment.isoformat())
+    assert one.plan() is None
+    one.planned, one.committed = [one.reader.initialOffset()], 1  # the first batch, as Spark has it
+    assert one.tasks() == []
+    while min(js.stream_info(stream).now for stream in place.streams) <= moment:
+        place.publish(2)
+        one.step()
+        one.restart()
+    place.publish(6)
+    eventually(lambda: one.step() + len(one.rows))
+    one.drain()
+    stored = [(s, at + 1) for s in place.streams for at in range(js.stream_info(s).last_seq)]
+    times = [parse_time(js.message_get(stream, seq=at).time) for stream, at in stored]
+    place.remove()
+    expected = [row for row, time in zip(stored, times, strict=True) if time >= moment]
+
+    assert len(expected) >= 6
+    assert sorted((row["stream"], row["sequence"]) for row in one.rows) == expected
+
+
+def test_what_ends_before_its_start(js, new_stream, publish, query):
+    """A run to what is there, and a batch read, have no row of before a moment yet to come."""
+    stream = new_stream()
+    publish([(f"{stream}.a", b"")] * 3)
+    moment = (js.stream_info(stream).now + timedelta(days=1)).isoformat()
+    one = query(stream=stream, startingTimestamp=moment)
+    one.reader.prepareForTriggerAvailableNow()
+    assert one.plan() is None
+    assert JetStreamRangeReader(parse_read(one.options)).partitions() == []
+
+
+@pytest.mark.parametrize("retention", ["interest", "limits"])
+def test_a_consumer_begins_when_it_is_made(new_stream, query, retention):
+    """Where messages are kept, or dealt, for a consumer alone, no start is waited for."""
+    shared = {"consumer": "c", "priorityPolicy": "overflow"} if retention == "limits" else {}
     name = new_stream(retention=retention)
-    moment = js.stream_info(name).now + timedelta(hours=1)
-    one = query(stream=name, startingTimestamp=moment.isoformat())
+    one = query(stream=name, startingTimestamp="2200-01-01T00:00Z", **shared)
     with pytest.raises(OptionError, match="startingTimestamp.*lies in the future: the server's"):
         one.plan()
 
@@ -110,21 +152,23 @@ def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, read
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
 def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_mode):
-    """The progress shows what is behind the planned batch, by partition."""
+    """The progress shows what is behind the planned batch, by partition and in all."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
                "directBelow": BELOW[read_mode]}  # fmt: skip
     source = reader(**options, maxRecordsPerTrigger=12)
-    start, lags = source.initialOffset(), []
+    start, lags, behind = source.initialOffset(), [], []
     for _ in range(3):
         start = json.loads(json.dumps(source.latestOffset(start, ReadMaxRows(12))))
         report = source.reportLatestOffset()
         lags.append([report[p]["lag"] for p in ("0", "1")])
+        behind.append(report["metrics"]["maxOffsetsBehindLatest"])
     waits = reader(**options, minRecordsPerTrigger=30)
     waits.latestOffset(waits.initialOffset(), ReadMaxRows(12))
 
     assert lags == [[4, 4], [0, 0], [0, 0]]
+    assert behind == ["4", "0", "0"]
     assert [waits.reportLatestOffset()[p]["lag"] for p in ("0", "1")] == [10, 10]
 
 

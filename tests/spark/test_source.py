@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -183,3 +184,18 @@ def test_offsets_beyond_2_to_the_53(run_query, new_stream, publish):
 
     assert one.sequences == [first + i for i in range(5)]
     assert two.sequences == [first + 5, first + 6]
+
+
+def test_a_start_yet_to_come(run_query, new_stream, publish, js):
+    """A run that ends before its moment leaves a checkpoint by which the next one begins at it."""
+    name = new_stream()
+    publish(numbered(name, 3))
+    tomorrow = js.stream_info(name).now + timedelta(days=1)
+    first = run_query(stream=name, startingTimestamp=tomorrow.isoformat())
+    publish(numbered(name, 3))
+    moment = js.stream_info(name).now
+    publish(numbered(name, 4))
+    second = run_query(stream=name, startingTimestamp=moment.isoformat())
+
+    assert first.sequences == []
+    assert second.sequences == [7, 8, 9, 10]
