@@ -105,6 +105,9 @@ NO_MESSAGE_FOUND: Final = 10037
 _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
+_MOST_PAGES: Final = 10_000
+"""Pages of a listing: an answer that claims more of them does not tell the truth."""
+
 _IN_VAIN: Final = 100
 """After this many pages in a row without a new name, the listing is an error."""
 
@@ -259,6 +262,36 @@ class JetStream:
             names.extend(page)
             if not is_new or len(names) >= total:
                 return names
+
+    def streams_listed(self, takes: Callable[[str], bool]) -> dict[str, StreamInfo | None]:
+        """
+        `stream_info` of all streams whose names are taken, by name, in pages of 256.
+
+        None of one whose leader does not answer: a cluster lists it as one that holds nothing. A
+        stream may be left out while others are made or deleted.
+        """
+
+        def page(answer: dict[str, Any]) -> tuple[int, int, dict[str, StreamInfo | None]]:
+            streams = answer.get("streams") or []
+            missing = answer.get("missing") or []
+            there: dict[str, StreamInfo | None] = dict.fromkeys(filter(takes, missing))
+            for one in streams:
+                name = one["config"]["name"]
+                if takes(name) and name not in missing:
+                    there[name] = stream_info_of(one)
+            # One whose leader does not answer is in `missing`, or in both.
+            names = {*missing, *(one["config"]["name"] for one in streams)}
+            return answer["total"], len(names), there
+
+        total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
+        offsets = range(length, total, length) if length else range(0)
+        if len(offsets) > _MOST_PAGES:
+            raise ProtocolError(f"STREAM.LIST: the answer has {length} of {total} streams")
+        bodies = [{"offset": at} for at in offsets]
+        requests = [(f"{self.prefix}.STREAM.LIST", json.dumps(body).encode()) for body in bodies]
+        for _, _, more in self._answers(requests, page):
+            found |= more
+        return found
 
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """

@@ -28,6 +28,9 @@ from .options import Several, StreamOptions
 
 logger = get_logger(__name__)
 
+_ASKED: Final = 64
+"""Named streams up to which each is asked for; more are listed, with all others of the account."""
+
 _TOGETHER: Final = 16
 """Messages that a leader is asked for at one time; they come whole."""
 
@@ -73,7 +76,7 @@ class Survey:
     def __init__(self, client: Client, options: StreamOptions) -> None:
         self.js = JetStream(client)
         self.known: tuple[str, ...] = ()
-        """Streams of a pattern that a query has read: they are asked for in any case."""
+        """Streams of several that a query has read: each is asked for that a listing leaves out."""
         self._options = options
         self._layout: Layout | None = None
 
@@ -133,13 +136,19 @@ class Survey:
         return Layout.of_streams(infos)
 
     def _several(self, several: Several) -> dict[str, StreamInfo]:
-        """The streams there are now, each asked for by its name; a pattern lists these."""
-        names: Sequence[str] = several.names
-        if not names:  # one that a listing leaves out may be there
-            listed = filter(several.takes(), self.js.stream_names())
-            names = sorted({*self.known, *listed})
-        there = self.js.stream_infos_there(list(names))
-        return _StreamInfos({info.name: info for info in there if info is not None})
+        """The streams there are now: by pages of all, or where they are few each is asked for."""
+        known = list(several.names)
+        listed: dict[str, StreamInfo | None] = {}
+        if not known or len(known) > _ASKED:
+            listed = self.js.streams_listed(several.takes())
+            known = known or list(self.known)
+        infos = {name: info for name, info in listed.items() if info is not None}
+        # One that a listing leaves out may be there.
+        asked = [name for name in dict.fromkeys([*known, *listed]) if name not in infos]
+        if asked:
+            infos |= {i.name: i for i in self.js.stream_infos_there(asked) if i is not None}
+        order = several.names or sorted(infos)
+        return _StreamInfos({name: infos[name] for name in order if name in infos})
 
     def _check_next(self, name: str) -> None:
         """

@@ -41,6 +41,7 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "stream_of": lambda js: js.stream_of("s.1"),
     "streams_of": lambda js: js.streams_of(["s.1", "none.1"]),
     "stream_names": lambda js: js.stream_names(),
+    "streams_listed": lambda js: js.streams_listed(lambda name: name in ("S", "MIRROR")),
     "create_stream": lambda js: js.create_stream({"name": "S2", "subjects": ["s2.>"]}),
     "subject_pages": lambda js: js.subject_pages("S", [(">", 0), ("s.*", 1)]),
     "subject_counts": lambda js: js.subject_counts("S", ["s.>"]),

@@ -27,8 +27,9 @@ def test_streams_whose_server_is_away_are_not_empty(query):
         publish(client, [(f"{name}.{i}", b"x") for name in names for i in range(5)])
         several = query(servers=cluster.urls, streamPattern="t-*", requestTimeout="8s")
         several.drain()
-        leaders = {info.cluster["leader"] for info in js.stream_infos(names)}
-        away = next(server for server in cluster.servers if server.name in leaders)
+        leaders = {info.name: info.cluster["leader"] for info in js.stream_infos(names)}
+        away = next(server for server in cluster.servers if server.name in leaders.values())
+        lost = {name for name, leader in leaders.items() if leader == away.name}
         away.stop()
         several.die()
         several.restart()
@@ -36,6 +37,10 @@ def test_streams_whose_server_is_away_are_not_empty(query):
         with pytest.raises(ApiError, match="offline|no responders|timeout") as caught:
             several.plan()
         assert not isinstance(caught.value, DataLossError)
+        left = js.streams_listed(lambda name: name in names)
+        assert {name for name, info in left.items() if info is None} == lost
+        assert all(info.last_seq == 5 for info in left.values() if info is not None)
+
         away.restart()
         js.stream_infos(names)  # asked until their leaders answer
         publish(client, [(f"{name}.x", b"x") for name in names])

@@ -82,10 +82,12 @@ def test_what_is_not_there(tenants, read):
         read(streamPattern=f"{tenants.prefix}-*")
 
 
-def test_planning_looks_once(nats_server, tenants):
-    """A look is one question for the names, and one for each stream; a plan has two of them."""
-    tenants.make(*range(10))
+@pytest.mark.parametrize("count", [10, 300])
+def test_planning_asks_by_pages(nats_server, tenants, count):
+    """How many streams there are costs pages of 256, and no question for each stream."""
+    tenants.make(*range(count))
     tenants.fill(0, 7)
+    pages = -(-len(tenants.js.stream_names()) // 256)
 
     options = {"servers": nats_server.url, "streamPattern": f"{tenants.prefix}-*"}
     reader = JetStreamRangeReader(parse_read(options))
@@ -94,7 +96,7 @@ def test_planning_looks_once(nats_server, tenants):
     asked = tenants.asked() - before - 1
 
     assert len(tasks) == 2
-    assert asked <= 2 * (10 + 1) + 2
+    assert asked <= 2 * pages + 2
 
 
 def test_a_snapshot_of_several(tenants, read):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from datetime import datetime, timedelta
 from unittest.mock import Mock
 
@@ -44,7 +45,7 @@ def test_a_start_yet_to_come(js, query, monkeypatch, layout):
     monkeypatch.setattr(survey, "datetime", Mock(now=lambda tz: datetime.max.replace(tzinfo=tz)))
     place = Place(js, layout, f"Y{time.monotonic_ns()}")
     place.publish(4)
-    moment = js.stream_info(place.streams[0]).now + timedelta(seconds=1)
+    moment = js.stream_info(place.streams[0]).now + timedelta(seconds=3)
     one = query(**place.options, startingTimestamp=moment.isoformat())
     assert one.plan() is None
     one.planned, one.committed = [one.reader.initialOffset()], 1  # the first batch, as Spark has it

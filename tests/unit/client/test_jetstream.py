@@ -120,11 +120,54 @@ def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
     assert clock[0] == pytest.approx(9.8)
 
 
+@pytest.mark.parametrize("silent", [0, 1, 255, 256])
+@pytest.mark.parametrize("are_listed", [False, True])
+def test_pages_of_streams_without_leaders(silent, are_listed, monkeypatch):
+    """The next page begins behind streams without leaders, and none is asked for twice."""
+    names = [f"s{number:04d}" for number in range(600)]
+    asked = []
+
+    class Cluster:
+        options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
+
+        def requests(self, requests):
+            return [self.request(*each) for each in requests]
+
+        def request(self, subject, data):
+            offset = json.loads(data)["offset"]
+            asked.append(offset)
+            page = names[offset : offset + 256]
+            missing = page[:silent] if offset == 0 else []
+            streams = [
+                {"config": {"name": name}, "created": "2026-01-01T00:00:00Z", "state": {}}
+                for name in page
+                if are_listed or name not in missing
+            ]
+            answer = {"total": len(names), "offset": offset, "limit": 256, "streams": streams}
+            body = json.dumps(answer | ({"missing": missing} if missing else {}))
+            return Reply(0, "", b"", body.encode())
+
+    js = JetStream(Cluster())
+    monkeypatch.setattr(jetstream, "stream_info_of", lambda each: each["config"]["name"])
+    found = js.streams_listed(lambda name: True)
+
+    assert asked == [0, 256, 512]
+    assert found == {name: None if name in names[:silent] else name for name in names}
+
+
 def answering(answer):
     """A client whose server says this to whatever is asked."""
     reply = Reply(0, "", b"", json.dumps(answer).encode())
     options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
     return SimpleNamespace(options=options, request=lambda *_: reply, requests=lambda _: [reply])
+
+
+def test_a_listing_that_claims_too_many_streams_is_no_answer():
+    """A request for each page that it claims would take all memory."""
+    streams = [{"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}]
+    js = JetStream(answering({"total": 999_999_999, "limit": 256, "streams": streams}))
+    with pytest.raises(ProtocolError, match="1 of 999999999 streams"):
+        js.streams_listed(lambda name: False)
 
 
 def test_a_pause_says_until_when():
