@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..client.connection import Connection
-from ..outbox.deadletters import DeadLetters
 from ..outbox.messages import Messages
 from .context import WriteContext
 from .laneset import LaneSet
@@ -38,6 +37,8 @@ class Shedding:
         self._telemetry = context.telemetry
         self._letters = None
         if options.dead_letter_subject is not None:
+            from ..outbox.deadletters import DeadLetters  # few writes make any
+
             where = options.dead_letter_subject, origin.query_id, origin.batch_id
             limits = connection.max_payload, options.rows.reserved
             self._letters = DeadLetters(*where, *limits)

@@ -27,8 +27,9 @@ from ..publish.options import RowOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
 from ..sanitize import get_logger
+from .exactlyonce.ids import TaskName
 from .exactlyonce.ledger import Ledger
-from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
+from .exactlyonce.records import LedgerLook, TaskRecord
 from .exactlyonce.recovery import Recovery
 from .exactlyonce.targetstate import FoundStream
 from .rows import MessageBuilder

@@ -253,7 +253,7 @@ def _write(
         return Published(write_id, Written(0, 0, 0, 0, 0, 0))
     from ..publish.telemetry import Telemetry
     from ..worker import spare_collections
-    from .exactlyonce.records import TaskName
+    from .exactlyonce.ids import TaskName
     from .task import TaskReport, write_task
 
     report = TaskReport(Telemetry(options.priorities.routes))

@@ -35,8 +35,7 @@ from ..publish.telemetry import Origin, Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..worker import MAX_NAME, query_name
-from .exactlyonce.ids import Ids
-from .exactlyonce.records import TaskName
+from .exactlyonce.ids import Ids, TaskName
 from .exactlyonce.targetstate import FoundStream
 from .rows import MessageBuilder
 from .streams import Streams

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_jetstream.errors import ColumnError, OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
 from ..kits.options import changed, connection_of

@@ -4,8 +4,8 @@ import pytest
 
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
+from pyspark_jetstream.write.exactlyonce.ids import TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 
 from ..kits.options import connection_of, sink_of
 from .test_writes import rows, write

@@ -14,7 +14,7 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
 )
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
 from ..kits.options import changed

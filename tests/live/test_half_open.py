@@ -8,9 +8,8 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.clients import options

@@ -19,9 +19,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.answers import answer

@@ -11,8 +11,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.write.exactlyonce.ids import Ids
-from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of

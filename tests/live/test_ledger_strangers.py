@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pyspark_jetstream.errors import LedgerError, RecordError
+from pyspark_jetstream.write.exactlyonce.ids import TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 
 from .test_writes import options, rows, write
 

@@ -11,9 +11,8 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError
-from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.clients import options

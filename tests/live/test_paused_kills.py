@@ -23,9 +23,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     understand,
 )
 from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.write.exactlyonce.ids import of_query
+from pyspark_jetstream.write.exactlyonce.ids import TaskName, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 from pyspark_jetstream.write.watch import Watch
 

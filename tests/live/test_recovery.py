@@ -10,9 +10,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.write.exactlyonce import tail
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 from pyspark_jetstream.write.task import write_task

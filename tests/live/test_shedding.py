@@ -11,9 +11,8 @@ from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of

@@ -20,9 +20,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, Throttl
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write import task
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import write_task
 

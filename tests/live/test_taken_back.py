@@ -16,9 +16,9 @@ from pyspark_jetstream.client.info import StoredMessage
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import PublishError, TargetChangedError
 from pyspark_jetstream.write.exactlyonce import targetstate
-from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import Committed, TaskName, committed_of
+from pyspark_jetstream.write.exactlyonce.records import Committed, committed_of
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.task import TaskReport, write_task

@@ -9,9 +9,8 @@ from pyspark_jetstream.errors import (
     TargetChangedError,
 )
 from pyspark_jetstream.write.exactlyonce import targetstate
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.task import TaskReport, write_task
 

@@ -22,9 +22,8 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.exactlyonce import records
-from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.admin import update_stream

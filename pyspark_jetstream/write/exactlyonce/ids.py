@@ -1,5 +1,5 @@
 """
-Message ids that are made for rows without one, and who can know them before the rows are stored.
+What is the same in every attempt of a task: its name, and so the ids made for its rows.
 
 A made id is `<prefix>-<task>-<row>`. Whoever stores a message with the id of a row to come has the
 stream drop the row as a duplicate, and a `Nats-Msg-Id` that is copied from another stream is
@@ -17,6 +17,7 @@ Rule 1: no I/O; who draws a secret brings its random bytes.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -25,6 +26,18 @@ import xxhash
 SECRET_BYTES: Final = 32
 _PREFIX_BYTES: Final = 8
 SECRET: Final = re.compile(f"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """Task, batch and write; the same in every attempt."""
+
+    write: str
+    batch: int
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.write}.{self.batch}.{self.task}"
 
 
 class Ids(NamedTuple):

@@ -39,11 +39,10 @@ from ...client.jetstream import JetStream
 from ...client.keyvalue import ROOM, Bucket
 from ...errors import ApiError, JetStreamError, LedgerError, WriterFencedError
 from ...sanitize import get_logger
-from .ids import SECRET_BYTES, Ids, secret_prefix
+from .ids import SECRET_BYTES, Ids, TaskName, secret_prefix
 from .records import (
     Committed,
     LedgerLook,
-    TaskName,
     TaskRecord,
     attempt_of,
     begun_of,

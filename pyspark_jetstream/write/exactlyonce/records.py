@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...client.info import StoredMessage
 from ...errors import LedgerError
 from ...foreign import Reader, each, number, read_json, record, text
-from .ids import SECRET
+from .ids import SECRET, TaskName
 from .targetstate import FoundStream
 
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
@@ -29,18 +29,6 @@ _STREAMS: Final = 1_000
 
 _FRESH_S: Final = 1.0
 """For so long a look into the ledger stands for one that is made now."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskName:
-    """Task, batch and write; the same in every attempt."""
-
-    write: str
-    batch: int
-    task: int
-
-    def __str__(self) -> str:
-        return f"{self.write}.{self.batch}.{self.task}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from ...client.connection import Client
 from ...errors import LedgerError
 from ...outbox.messages import Messages
 from ...outbox.targets import Target
-from .records import TaskName
+from .ids import TaskName
 from .tail import StoredRows, tail_of
 from .targetstate import FoundStream
 

@@ -35,8 +35,8 @@ from ...errors import LedgerError
 from ...outbox.targets import Target
 from ...sanitize import get_logger
 from ..commandlines import ROW_ID
+from .ids import TaskName
 from .ledger import Ledger
-from .records import TaskName
 from .targetstate import FoundStream, check_targets
 
 logger = get_logger(__name__)

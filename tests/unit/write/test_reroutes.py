@@ -14,7 +14,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.exactlyonce.tail import Scanned, StoredRows, Tail
 from pyspark_jetstream.write.reroutes import Reroutes
