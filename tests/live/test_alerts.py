@@ -78,6 +78,12 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          reader("runs", "idle"): "0x40", reader("lag_messages", "idle"): "0x40"},
         {(14, "NobodyReads"): [], (30, "NobodyReads"): [{"query": "ended"}]},
     ),
+    "a consumer is another query's, one is its own query's again": (
+        {reader("runs", "first"): "1x9 _x30", reader("runs", "second"): "_x10 1x29",
+         reader("runs", "again", "1"): "1x9 _x5 0x5 1x20"},
+        {(9, "TakenOver"): [], (12, "TakenOver"): [{"stream": "S", "consumer": "c-0"}],
+         (30, "TakenOver"): []},
+    ),
     "one subject is paused for long, one for a moment": (
         {f'{THROTTLED}{{{NO_STREAM}, subject="long.>"}}': "0+60000x60",
          f'{THROTTLED}{{{NO_STREAM}, subject="short.>"}}': "0+60000x2 120000x58"},
