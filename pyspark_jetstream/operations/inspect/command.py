@@ -87,7 +87,7 @@ def _show(report: Report, as_json: bool = False) -> None:
     if (of := report.checkpoint) is not None:
         stands = f"batch {of['planned']} planned, last committed: {of['committed']}"
         if of["planned"] is None:
-            stands = "no batch planned yet, as of one that stands by"
+            stands = "no batch planned yet"
         show(f"checkpoint {of['path']}", f"query {of['query']}, {stands}")
     for title in ("streams", "consumers", "positions", "writes"):
         if rows := getattr(report, title):
