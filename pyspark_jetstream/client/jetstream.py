@@ -29,7 +29,7 @@ from ..foreign import each, read_json, text
 from ..sanitize import get_logger
 from . import wire
 from .answers import checked
-from .blocks import direct, lines_of
+from .blocks import direct
 from .connection import Client, Reply, Request
 from .info import (
     ConsumerInfo,
@@ -163,7 +163,7 @@ class JetStream:
         of = self._about(streams)
         at = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
         replies = self._replies([*of, *at])
-        infos = self._read(of, replies[: len(of)], stream_info_of)
+        infos = self._answers(of, stream_info_of, replies[: len(of)])
         return infos, self._there(at, consumer_info_of, _is_gone, replies[len(of) :])
 
     def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
@@ -334,22 +334,13 @@ class JetStream:
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[StoredMessage | None]:
         """The whole message that each query of STREAM.MSG.GET finds, in one round trip."""
-        messages = self.messages_of([(stream, query) for query in queries])
-        for message in messages:
-            if message is not None and lines_of(message.stored) is None:
-                logger.warning(
-                    "stream=%s sequence=%d: the headers of this message are malformed, and are"
-                    " left out",
-                    stream, message.sequence,
-                )  # fmt: skip
-        return messages
+        return self.messages_of([(stream, query) for query in queries])
 
     def messages_of(
         self, queries: Sequence[tuple[str, dict[str, Any]]]
     ) -> list[StoredMessage | None]:
         """
-        `messages` of several (stream, query), in one round trip, for callers that look at what was
-        stored for headers themselves.
+        `messages` of several (stream, query), in one round trip.
 
         A time stands for the first message that is not older. The server makes a sequence of it,
         which may be that of a deleted message; with a filter it goes on to the next.
@@ -511,17 +502,18 @@ class JetStream:
         data = json.dumps(body).encode() if body is not None else b""
         return self._answers([(f"{self.prefix}.{api}", data)], read)[0]
 
-    def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = _whole) -> list[T]:
-        """Answers to several requests, in one round trip; raises the first error."""
-        return self._read(requests, self._replies(requests), read)
-
-    def _read(
-        self, requests: Sequence[Request], replies: Sequence[Reply], read: Callable[[Any], T]
+    def _answers(
+        self,
+        requests: Sequence[Request],
+        read: Callable[[Any], T] = _whole,
+        replies: Sequence[Reply] | None = None,
     ) -> list[T]:
-        return [
-            self.answer(asked[0], reply, read)
-            for asked, reply in zip(requests, replies, strict=True)
-        ]
+        """
+        Answers to several requests, in one round trip, or as the replies to them have them; raises
+        the first error.
+        """
+        came = zip(requests, replies or self._replies(requests), strict=True)
+        return [self.answer(asked[0], reply, read) for asked, reply in came]
 
     def _there(
         self,
