@@ -124,17 +124,13 @@ class JetStreamDataSource(DataSource):
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
         from .logs import log_for
         from .options import parse_read
-        from .read.options import BucketOptions, CallOptions, SnapshotOptions
+        from .read.options import CallOptions, SnapshotOptions
         from .read.pushdown import pushes_filters
 
         options = parse_read(dict(self.options))
         log_for(options.connection.log_level)
         _check_schema(schema, columns_of(self.options))
         filtered = pushes_filters()
-        if isinstance(options, BucketOptions):
-            from .read.buckets import FilteredBucketReader, JetStreamBucketReader
-
-            return (FilteredBucketReader if filtered else JetStreamBucketReader)(options)
         if isinstance(options, SnapshotOptions):
             from .read.snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
 

@@ -27,9 +27,9 @@ from .readstream.options import STREAM_OPTIONS, SourceOptions, source_options
 
 if TYPE_CHECKING:
     from .publish.options import SinkOptions
-    from .read.options import BucketOptions, CallOptions, RangeOptions, SnapshotOptions
+    from .read.options import CallOptions, RangeOptions, SnapshotOptions
 
-    Reads = RangeOptions | SnapshotOptions | BucketOptions | CallOptions
+    Reads = RangeOptions | SnapshotOptions | CallOptions
 
 
 @cache

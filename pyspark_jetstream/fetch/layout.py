@@ -259,9 +259,9 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     return Layout.of_filters(options.stream, template, count or 1)
 
 
-def stored_keys(options: StreamOptions, is_filled: bool) -> StreamOptions:
-    """Of a bucket that is filled from others its keys' subjects, which have the names of those."""
-    if options.bucket is None or not is_filled:
-        return options
-    own, any_ = subjects.bucket_prefix(options.bucket), subjects.bucket_prefix("*")
-    return replace(options, subjects=tuple(f.replace(own, any_, 1) for f in options.subjects))
+def stored_keys(bucket: str | None, is_filled: bool, filters: Sequence[str]) -> tuple[str, ...]:
+    """Filters; of a bucket that is filled from others its keys have the subjects of those."""
+    if bucket is None or not is_filled:
+        return tuple(filters)
+    own, any_ = subjects.bucket_prefix(bucket), subjects.bucket_prefix("*")
+    return tuple(filter_.replace(own, any_, 1) for filter_ in filters)

@@ -45,7 +45,7 @@ READ_OPTIONS: Final = table(
     Option("bucket", "bucket", value_of.bucket_name, "",
         "Name of a Key-Value bucket. A batch read has the keys with their latest values; a"
         " streaming read has the changes."),
-    Option("keys", "keys", value_of.whole_filters, "",
+    Option("keys", "", value_of.whole_filters, "",
         "Read only the bucket's keys that match: `user.*.name` or a comma list.",
         absent=(">",)),
     Option("includeHeaders", "include_headers", value_of.boolean, "false",

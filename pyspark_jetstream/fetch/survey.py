@@ -100,12 +100,13 @@ class Survey:
                 self._layout = layout
             else:
                 info = self.info_of(self._options.stream)
-                options = stored_keys(self._options, info.is_filled)
-                layout = resolve_layout(options, {info.name: info.config})
+                given = self._options
+                filters = stored_keys(given.bucket, info.is_filled, given.subjects)
+                layout = resolve_layout(replace(given, subjects=filters), {info.name: info.config})
                 if self._options.partition_subject is not None:
                     whole = subjects.partition_wildcard(self._options.partition_subject)
                     check_subjects(self.js, info, "partitionSubject", [whole])
-                check_subjects(self.js, info, "subject", options.subjects)
+                check_subjects(self.js, info, "bucket" if given.bucket else "subject", filters)
                 self._layout = layout
             check_answers(self.js, self._layout.streams[0])
         return self._layout
@@ -432,14 +433,14 @@ def _counted(span: Span, first: Found | None, beyond: Found | None) -> int | Non
     return max(1, first.pending + 1 - (beyond.pending + 1 if beyond is not None else 0))
 
 
-def check_direct(info: StreamInfo, option: str = "stream") -> None:
+def check_direct(info: StreamInfo) -> None:
     """
     Raises:
         OptionError: Direct get is off.
     """
     if not info.allow_direct:
         raise OptionError(
-            option,
+            "stream",
             f"'{info.name}' has direct get off; set allow_direct on it"
             f" (`nats stream edit {info.name} --allow-direct`)",
         )

@@ -122,6 +122,15 @@ class Narrowing:
         )  # fmt: skip
         return list(dict.fromkeys(filter_ for filter_ in narrowed if filter_ is not None))
 
+    def below(self, prefix: str) -> Narrowing:
+        """The same of keys, whose subjects begin with this."""
+        known = self.subjects
+        return replace(
+            self,
+            subjects=None if known is None else frozenset(f"{prefix}{key}" for key in known),
+            prefix=f"{prefix}{self.prefix}" if self.prefix else "",
+        )
+
     def _by_subject(self, operation: Operation, values: Sequence[str]) -> Narrowing:
         # U+FFFD may stand for bytes that no filter of the server's can name (`onInvalidSubject`).
         values = [

@@ -20,7 +20,7 @@ from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
 from ..option import Option, Values, all_of, exclusive, needs, parsed, table
 from ..subjects import bucket_prefix
-from ..values import Moment, Starting, stream_name
+from ..values import LATEST, Moment, Starting, stream_name
 
 _BOUNDS: Final = ("upToSequence", "upToTime")
 _RANGE: Final = ("startingOffsets", "endingOffsets", "endingTimestamp")
@@ -54,7 +54,7 @@ BATCH_OPTIONS: Final = table(
         " message."),
     Option("maxBytes", "max_bytes", value_of.size, "",
         "End a `batch` at the message with which it reaches this size."),
-    Option("history", "history", value_of.boolean, "false",
+    Option("history", "", value_of.boolean, "false",
         "Read every revision that the bucket holds, instead of the latest value of each key."),
     Option("dropMarkers", "drop_markers", value_of.boolean, "",
         "Leave out the markers of deletes and expired keys. The default is `true` only for the"
@@ -98,18 +98,9 @@ class SnapshotOptions(StreamOptions):
     drop_markers: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BucketOptions(SnapshotOptions):
-    """A Key-Value bucket; `filters` are those of its keys, with the bucket's prefix."""
-
-    bucket: str
-    keys: tuple[str, ...]
-    history: bool
-
-
 def read_options(
     values: Values,
-) -> RangeOptions | SnapshotOptions | BucketOptions | CallOptions:
+) -> RangeOptions | SnapshotOptions | CallOptions:
     """
     Options of `spark.read`, of their typed values.
 
@@ -149,19 +140,23 @@ def _snapshot(values: Values) -> SnapshotOptions:
     return values.fill(SnapshotOptions, **common, filters=values["multiLast"])
 
 
-def _bucket(values: Values) -> BucketOptions:
+def _bucket(values: Values) -> RangeOptions | SnapshotOptions:
+    """A Key-Value bucket (ADR-8): its latest values are a snapshot, its history is a range."""
     _refuse(values, "bucket", "stream", "subject", "includeCount", "includeData", "multiLast",
             "maxBytes", "startingTimestamp", "streamPattern", *_CALLS, *_RANGE,
             *_LAYOUT)  # fmt: skip
-    bucket, keys = values["bucket"], values["keys"]
-    values = values.also(stream=f"KV_{bucket}")
-    latest = not values["history"]
-    return values.fill(
-        BucketOptions,
-        **stream_values(values),
-        filters=tuple(f"{bucket_prefix(bucket)}{key}" for key in keys),
-        drop_markers=values["dropMarkers"] if "dropMarkers" in values else latest,
-    )
+    filters = tuple(f"{bucket_prefix(values['bucket'])}{key}" for key in values["keys"])
+    values = values.also(stream=f"KV_{values['bucket']}")
+    if not values["history"]:
+        drops = values["dropMarkers"] if "dropMarkers" in values else True
+        common = stream_values(values)
+        return values.fill(SnapshotOptions, **common, filters=filters, drop_markers=drops)
+    subjects = parsed("keys", value_of.disjoint_filters, ",".join(filters))
+    last = values["upToSequence"]
+    ends = dict.fromkeys(range(len(subjects)), last) if last is not None else {}
+    ending = Starting(LATEST, ends, values["upToTime"])
+    values = values.also(subject=subjects)
+    return values.fill(RangeOptions, **stream_values(values), ending=ending)
 
 
 def _call(values: Values) -> CallOptions:

@@ -22,7 +22,7 @@ from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, check_direct, total
 from ..tasks.ranges import RangeRead, range_reads
-from ..tasks.rows import ReadTask, SentAsRows, TaskRows
+from ..tasks.rows import ReadTask
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -31,12 +31,10 @@ _TASK_SEQUENCES: Final = 500_000
 """Length of a task's range where neither minPartitions nor maxRecordsPerPartition is given."""
 
 
-class JetStreamRangeReader(SentAsRows, NarrowedReader):
+class JetStreamRangeReader(NarrowedReader):
     """Reads `startingOffsets` to `endingOffsets` of every partition."""
 
-    def __init__(self, options: RangeOptions) -> None:
-        self._options = options
-        self.rows = TaskRows.of(options, options.drop_markers)
+    _options: RangeOptions
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -50,6 +48,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
             infos = survey.streams()
+            self._forget_keys(infos)
             for info in infos.values():
                 check_direct(info)
             survey.check_coverage(infos)

@@ -18,11 +18,11 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.dataloss import report_loss
-from ..fetch.layout import Layout
+from ..fetch.layout import Layout, stored_keys
 from ..fetch.planning import split_range
 from ..fetch.survey import Survey, check_direct, check_past, check_subjects
 from ..sanitize import get_logger
-from ..tasks.rows import ReadTask, SentAsRows, TaskRows
+from ..tasks.rows import ReadTask
 from ..values import Moment
 from .narrowing import Interval
 from .options import SnapshotOptions
@@ -49,12 +49,10 @@ _BY_NAME_PAST: Final = 22
 _TASK_MESSAGES: Final = 50_000
 
 
-class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
+class JetStreamSnapshotReader(NarrowedReader):
     """Reads the last message of every subject at one point."""
 
-    def __init__(self, options: SnapshotOptions) -> None:
-        self._options = options
-        self.rows = TaskRows.of(options, options.drop_markers)
+    _options: SnapshotOptions
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -69,10 +67,13 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
             layout, infos = survey.layout, survey.streams()
+            self._forget_keys(infos)
             for info in infos.values():
                 check_direct(info)
-            if len(infos) == 1 and options.bucket is None:
-                check_subjects(survey.js, info, "multiLast", options.filters)
+            if len(infos) == 1:
+                option = "multiLast" if options.bucket is None else "bucket"
+                filters = stored_keys(options.bucket, info.is_filled, options.filters)
+                check_subjects(survey.js, info, option, filters)
             works: list[PointRead] = []
             at = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
@@ -96,7 +97,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
                 " ask for a later point, or go on with failOnDataLoss=false"
             )
             report_loss(SnapshotLossError(stream, 0, what, ()), options.fail_on_data_loss)
-        filters = self._filters(layout, partition)
+        filters = self._filters(layout, partition, info.is_filled)
         if not filters or end < info.first_seq or not info.messages:
             return []
         point = Point(end, info.created, None, is_past)
@@ -128,10 +129,11 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
             point = replace(point, held=info.num_subjects)
         return [BackRead(**common, point=point, filters=filters)]
 
-    def _filters(self, layout: Layout, partition: int | None) -> tuple[str, ...]:
+    def _filters(self, layout: Layout, partition: int | None, is_filled: bool) -> tuple[str, ...]:
         """Filters of what the query needs."""
         narrowing = self.narrowing
-        filters = [each for each in narrowing.within(self._options.filters) if each is not None]
+        given = stored_keys(self._options.bucket, is_filled, self._options.filters)
+        filters = [each for each in narrowing.within(given) if each is not None]
         if partition is None and narrowing.partitions != Interval():
             wanted = [p.filter or ">" for p in layout if p.index in narrowing.partitions]
             of_each = (subjects.intersection(a, b) for a in filters for b in wanted)

@@ -13,7 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.errors import ReadError
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read import snapshot
-from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
@@ -202,7 +201,10 @@ def test_it_looks_as_in_the_servers_own_words(nats_server, js, new_stream, seed)
     assert js.subject_counts(stream, [">"])[1].keys() == {row["subject"] for row in rows}
 
 
-@pytest.mark.parametrize("history", ["true", "false"])
+KINDS = {"true": JetStreamRangeReader, "false": JetStreamSnapshotReader}
+
+
+@pytest.mark.parametrize("history", KINDS)
 def test_a_bucket(nats_server, js, new_stream, history):
     """Keys are what is left of subjects; a history is a range, the latest values are a snapshot."""
     name = f"B{new_stream()}"
@@ -212,9 +214,7 @@ def test_a_bucket(nats_server, js, new_stream, history):
 
     def rows(**options):
         texts = {"servers": nats_server.url, "bucket": name, "history": history} | options
-        return [
-            (row["revision"], row["key"]) for row in run(JetStreamBucketReader(parse_read(texts)))
-        ]
+        return [(row["revision"], row["key"]) for row in run(KINDS[history](parse_read(texts)))]
 
     every = [(1, "a"), (2, "\ufffd"), (3, "\ufffd"), (4, "b.\ufffd"), (5, "c")]
     latest = [row for row in every if history == "true" or row[0] != 2]

@@ -267,7 +267,7 @@ MISTAKES = {
     ),
     "no such bucket": Mistake(
         lambda at: read(**at.on("plain", bucket="NO"), **SOON),
-        "OptionError", "option 'bucket': there is no bucket 'NO'", "in this account",
+        "StreamNotFoundError", "stream 'KV_NO' not found", "check its name, jsDomain",
     ),
     "a subject of another stream": Mistake(
         lambda at: read(**at.on("plain", stream="S", subject="T.>"), **SOON),

@@ -23,7 +23,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_read
-from pyspark_jetstream.read.buckets import FilteredBucketReader
 from pyspark_jetstream.read.pushdown import narrowing_of
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader
@@ -127,8 +126,8 @@ LAID_OUT = (FilteredRangeReader, LAYOUT)
 STREAMS = (FilteredRangeReader, {"stream": "S-{partition}", "partitions": 4})
 FILTERED = (FilteredRangeReader, {"stream": "S", "subject": "f.*.A.>"})
 SNAPSHOT = (FilteredSnapshotReader, LAYOUT | {"multiLast": "f.>"})
-BUCKET = (FilteredBucketReader, {"bucket": "B"})
-HISTORY = (FilteredBucketReader, {"bucket": "B", "history": True})
+BUCKET = (FilteredSnapshotReader, {"bucket": "B"})
+HISTORY = (FilteredRangeReader, {"bucket": "B", "history": True})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
-from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
@@ -106,7 +105,7 @@ def check_copy(server, total, told):
 
 def check_bucket(server, total, told):
     """The bucket is the fold of all rows."""
-    reader = JetStreamBucketReader(parse_read({"servers": server.url, "bucket": "OUT"}))
+    reader = JetStreamSnapshotReader(parse_read({"servers": server.url, "bucket": "OUT"}))
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     found = {row["key"]: row["value"] for batch in batches for row in batch.to_pylist()}
     last = {f"k{key}": max(range(key, total, SUBJECTS)) for key in range(SUBJECTS)}

@@ -89,7 +89,7 @@ DOES_IO = {
 SPARK = {
     "__init__", "datasource", "tasks.rows", "worker",
     "operations.files",
-    "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
+    "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.earlier", "readstream.reader", "readstream.refused",
     "write.preparation", "write.restoring", "write.sink",
 }  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.fetch.options import RangeCut, RowExtent, Several
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.options import StreamCreation
-from pyspark_jetstream.read.options import BucketOptions, CallOptions, RangeOptions, SnapshotOptions
+from pyspark_jetstream.read.options import CallOptions, RangeOptions, SnapshotOptions
 from pyspark_jetstream.readstream.options import Sharing
 from pyspark_jetstream.values import Starting
 
@@ -279,13 +279,13 @@ TAKEN = [
      {"__class__": SnapshotOptions, "filters": ("a", "b.*"), "up_to_sequence": 7,
       "up_to_time": None}),
     ("range", {"bucket": "USERS"},
-     {"__class__": BucketOptions, "stream": "KV_USERS", "filters": ("$KV.USERS.>",),
-      "keys": (">",), "drop_markers": True, "history": False}),
+     {"__class__": SnapshotOptions, "stream": "KV_USERS", "filters": ("$KV.USERS.>",),
+      "drop_markers": True}),
     ("range", {"bucket": "B", "keys": "x.*,y", "history": "true", "upToSequence": "3"},
-     {"__class__": BucketOptions, "filters": ("$KV.B.x.*", "$KV.B.y"), "history": True,
-      "drop_markers": False, "up_to_sequence": 3}),
+     {"__class__": RangeOptions, "subjects": ("$KV.B.x.*", "$KV.B.y"), "drop_markers": False,
+      "ending": Starting("latest", {0: 3, 1: 3})}),
     ("range", {"bucket": "B", "dropMarkers": "false"},
-     {"__class__": BucketOptions, "drop_markers": False}),
+     {"__class__": SnapshotOptions, "drop_markers": False}),
     ("range", {"sequence": "5"}, {"__class__": CallOptions, "sequence": 5, "batch": None}),
     ("range", {"lastBySubject": "a.*"}, {"__class__": CallOptions, "last_by_subject": "a.*"}),
     ("range", {"nextBySubject": "a", "sequence": "5"},
