@@ -81,9 +81,8 @@ def check_block(block: bytes) -> None:
     same("direct get", got and tuple(got), theirs and tuple(theirs))
     lines, stored = blocks.lines_of(block), reference.stored_headers(block)
     headers = rows.user_headers(lines)
-    same("stored headers", headers, stored.headers)
-    same("odd", lines is None or rows._has_others(lines), stored.odd)
-    same("operation", markers.operation(headers), reference.operation(stored.headers))
+    same("stored headers", headers, stored)
+    same("operation", markers.operation(headers), reference.operation(stored))
 
 
 @cache

@@ -124,32 +124,22 @@ def pairs(block: bytes) -> list[tuple[str, str]]:
     return found
 
 
-class Stored(NamedTuple):
-    """What a message was stored with, as headers."""
-
-    headers: list[tuple[str, list[str]]] | None
-    odd: bool
-    """Whether any of it is none."""
-
-
-def stored_headers(stored: bytes) -> Stored:
+def stored_headers(stored: bytes) -> list[tuple[str, list[str]]] | None:
     """Of what stands before a server's lines: names and values, without the server's names."""
     lines = stored.split(b"\r\n")
     if not (lines[0] == b"NATS/1.0" or lines[0].startswith(b"NATS/1.0 ")) or lines[-1] != b"":
-        return Stored(None, True)
+        return None
     if len(lines) == 1:
-        return Stored(None, True)
+        return None
     found: dict[str, list[str]] = {}
-    odd = False
     for line in lines[1:-1]:
         name, colon, value = line.partition(b":")
         text = value.strip().decode("utf-8", "replace")
         printable = bool(name) and all(33 <= byte <= 126 for byte in name)
-        if not (colon and printable and "\r" not in text and "\n" not in text):
-            odd = True
-        elif name.decode() not in SERVERS:
+        sound = colon and printable and "\r" not in text and "\n" not in text
+        if sound and name.decode() not in SERVERS:
             found.setdefault(name.decode(), []).append(text)
-    return Stored(list(found.items()) or None, odd)
+    return list(found.items()) or None
 
 
 def operation(headers: list[tuple[str, list[str]]] | None) -> str:

@@ -91,15 +91,6 @@ def _is_none(name: str, value: str) -> bool:
     return bool(_BAD_NAME.search(name) or _BAD_VALUE.search(value))
 
 
-def _has_others(lines: bytes) -> bool:
-    """Whether any of the lines is no header."""
-    if _CLEAN.fullmatch(lines):
-        return False
-    if any(b":" not in line for line in lines.split(CRLF)[:-1]):
-        return True
-    return any(_is_none(*header) for header in wire.parse_headers(_PREAMBLE + lines))
-
-
 def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches without the rows that are left out for their subjects."""
     for batch in batches:
@@ -230,9 +221,7 @@ class RowBuilder:
         self._classify = None
         if classify is not None:
             self._classify = lru_cache(_KNOWN_SUBJECTS)(lambda subject: classify(raw(subject)))
-        self.odd = 0
-        """Rows so far whose message was stored with something else than headers."""
-        self._parsed = lru_cache(_HEADERS_CACHED)(_parsed)
+        self._parsed = lru_cache(_HEADERS_CACHED)(lambda stored: user_headers(lines_of(stored)))
 
     @classmethod
     def of(
@@ -281,7 +270,7 @@ class RowBuilder:
             pa.repeat(pa.scalar(self.stream, pa.string()), rows),
         ]
         if self._include_headers:
-            arrays.append(self._headers(stored[0], sequences))
+            arrays.append(self._headers(stored[0]))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _wanted(
@@ -313,31 +302,11 @@ class RowBuilder:
             ) from None
         return nanos.cast(_MICROS, safe=False)
 
-    def _headers(self, stored: pa.Array, sequences: pa.Array) -> pa.Array:
+    def _headers(self, stored: pa.Array) -> pa.Array:
         """The column of headers, of what stands before the server's lines (`blocks`)."""
         encoded = stored.dictionary_encode()
         parsed = [self._parsed(block) for block in encoded.dictionary.to_pylist()]
-        odd = [code for code, (_, is_odd) in enumerate(parsed) if is_odd]
-        if odd:
-            self._note(sequences.filter(pc.is_in(encoded.indices, pa.array(odd, pa.int32()))))
-        return pa.array([headers for headers, _ in parsed], HEADERS).take(encoded.indices)
-
-    def _note(self, sequences: pa.Array) -> None:
-        """Counts and logs rows whose messages were stored with something else than headers."""
-        count = len(sequences)
-        self.odd += count
-        logger.warning(
-            "stream=%s: the headers of %d messages are malformed, as their publisher sent them."
-            " The rows are there, without these parts: sequences=%s%s, %d so far",
-            self.stream, count, ",".join(map(str, sequences[:_NAMED].to_pylist())),
-            ",…" if count > _NAMED else "", self.odd,
-        )  # fmt: skip
-
-
-def _parsed(stored: bytes) -> tuple[list[tuple[str, list[str]]] | None, bool]:
-    """Headers that a message was stored with, and whether any line of them is none."""
-    lines = lines_of(stored)
-    return user_headers(lines), lines is None or _has_others(lines)
+        return pa.array(parsed, HEADERS).take(encoded.indices)
 
 
 Builder: TypeAlias = RowBuilder | StoredBuilder
