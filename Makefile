@@ -154,7 +154,7 @@ dist: $(INSTALLED)  ## Build sdist and wheel, and check them (a tagged commit: a
 
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
-	$(BIN)/python -m pyspark_jetstream.testing $(ARGS)
+	$(BIN)/nats-server -js -a 127.0.0.1 -sd "$$(mktemp -d)" $(ARGS)
 
 # -E: all pages are read each time, as Sphinx forgets index entries of pages that it does not read.
 .PHONY: docs

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -159,16 +158,3 @@ def _client_port(home: Path) -> int | None:
         with contextlib.suppress(ValueError, KeyError, IndexError, FileNotFoundError):
             return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
     return None
-
-
-def _main(argv: Sequence[str]) -> None:
-    """Runs a server until Ctrl-C, on port 4222 or the one given."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), NatsServer(port=int((*argv, "4222")[0])) as server:
-        sys.stdout.write(server.url + "\n")
-        sys.stdout.flush()
-        signal.pause()
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1:])

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -115,22 +114,3 @@ def test_is_gone_when_its_process_is(number: signal.Signals) -> None:
         finally:
             process.kill()
             shutil.rmtree(home, ignore_errors=True)
-
-
-def test_the_command_line_runs_a_server_until_interrupted() -> None:
-    """`python -m pyspark_jetstream.testing` prints its URL and ends in order on SIGINT."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "pyspark_jetstream.testing", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stdout is not None
-        try:
-            assert re.match("nats://127.0.0.1:[0-9]+\n", process.stdout.readline())
-            process.send_signal(signal.SIGINT)
-
-            assert process.wait(60) == 0
-        finally:
-            process.kill()

@@ -62,19 +62,6 @@ class SharedConsumer:
         return f"$JS.ACK.{self.stream}.{self.name}"
 
 
-def ranges_of(sequences: Iterable[int]) -> Ranges:
-    """Sequences, in any order, as ranges."""
-    firsts: list[int] = []
-    lasts: list[int] = []
-    for sequence in sorted(sequences):
-        if lasts and sequence <= lasts[-1] + 1:
-            lasts[-1] = sequence
-        else:
-            firsts.append(sequence)
-            lasts.append(sequence)
-    return tuple(zip(firsts, lasts, strict=True))
-
-
 def merged(ranges: Iterable[tuple[int, int]], gap: int = 0) -> Ranges:
     """Ranges, in any order, as few as there are with `gap` sequences between them at the most."""
     found: list[tuple[int, int]] = []
@@ -96,7 +83,7 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     by_count: dict[int, list[int]] = {}
     for sequence, deliveries in latest.items():
         by_count.setdefault(deliveries, []).append(sequence)
-    return {count: ranges_of(by_count[count]) for count in sorted(by_count)}
+    return {count: merged((s, s) for s in by_count[count]) for count in sorted(by_count)}
 
 
 def sequences_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
