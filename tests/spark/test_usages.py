@@ -1,10 +1,15 @@
-"""One streaming read used more than once in a plan: each scan has each row once."""
+"""
+One streaming read used more than once in a plan: each scan has each row once.
+
+On two executors, with speculation, a task of each scan is killed at its first try.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +20,7 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.taskcontext import TaskContext
 
 PARTS, ROUNDS, EACH = 2, 4, 40
 ROWS = ROUNDS * EACH
@@ -189,7 +195,19 @@ def test_each_scan_has_each_row_once(
     firsts = (0, ROWS) if usage is sources else (0,)
     made = [Source(new_stream, publish, retention, layout, first) for first in firsts]
     more = {} if min_partitions is None else {"minPartitions": min_partitions}
-    number = f.expr("int(string(data)) AS number")
+    number = plain = f.expr("int(string(data)) AS number")
+    killed = tmp_path / "killed"
+    if kills := "speculation" in str(PLACES[HERE]):
+
+        @f.udf("int", useArrow=False)
+        def killing(data):
+            context = TaskContext.get()
+            if context.attemptNumber() == 0 and context.partitionId() % PARTS == 0:
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return int(data)
+
+        number = killing("data").alias("number")
     read = [stream_df(**each.options, **more).select("*", number) for each in made]
     kept = Source(new_stream, publish, "limits", "one")
     for round_ in range(ROUNDS):
@@ -197,7 +215,7 @@ def test_each_scan_has_each_row_once(
     home = tmp_path / "noted"
     home.mkdir()
     spark.conf.set("spark.sql.adaptive.enabled", str(adaptive).lower())
-    static = range_df(**kept.options).select(number)
+    static = range_df(**kept.options).select(plain)
     branches = usage(read[0], other=read[-1], static=static, home=home)
     names = [f"usages_{time.monotonic_ns()}" for _ in branches]
 
@@ -239,7 +257,7 @@ def test_each_scan_has_each_row_once(
             query.stop()
         spark.conf.unset("spark.sql.adaptive.enabled")
     scans = found()
-    assert scans
+    assert scans and killed.exists() is kills
     assert all(scan == Counter(range(total)) for scan in scans.values()), {
         what: (len(scan), sum(scan.values())) for what, scan in scans.items()
     }
