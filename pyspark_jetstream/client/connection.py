@@ -112,10 +112,6 @@ class Connection:
             self.close()
             raise
 
-    def __repr__(self) -> str:
-        name = self.info.get("server_name", "?")
-        return f"<Connection to {name}, {len(self.buffer) - self.pos} bytes unread>"
-
     @property
     def max_payload(self) -> int:
         """The largest payload the server takes, headers included, in bytes."""

@@ -90,9 +90,6 @@ class Gets:
         """Place where the bytes of the request under way begin, behind those that are kept."""
         self._end = 0
 
-    def __repr__(self) -> str:
-        return f"<Gets of {self._stream}: {self.kept} bytes kept>"
-
     @property
     def kept(self) -> int:
         """Bytes of the messages that wait to be taken, as they came."""

@@ -85,9 +85,6 @@ class Deliveries:
     def __len__(self) -> int:
         return self._rows
 
-    def __repr__(self) -> str:
-        return f"<Deliveries {len(self)} messages, {self._bytes} bytes>"
-
     @property
     def full(self) -> bool:
         """Whether a record batch should be made of them now."""

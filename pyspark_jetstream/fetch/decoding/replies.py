@@ -110,9 +110,6 @@ class Replies:
     def __len__(self) -> int:
         return len(self._payloads)
 
-    def __repr__(self) -> str:
-        return f"<Replies {len(self)}, from sequence {self.sequence(0)} on>"
-
     def columns(self, with_headers: bool) -> Columns:
         """All messages, as the columns that rows are built of."""
         return Columns(

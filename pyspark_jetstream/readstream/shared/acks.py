@@ -136,10 +136,6 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._run, name="jetstream-heartbeats", daemon=True)
         self._thread.start()
 
-    def __repr__(self) -> str:
-        with self._lock:
-            return f"<Heartbeats of {sum(map(len, self._held.values()))} claims>"
-
     def hold(self, consumer: SharedConsumer, sequences: Iterable[int]) -> None:
         """From now on these claims are kept; they were delivered, or confirmed, just now."""
         with self._lock:

@@ -75,9 +75,6 @@ class ClaimPulls:
         """With how many claims each has brought what it was asked for, by partition."""
         self._claims = claims
 
-    def __repr__(self) -> str:
-        return f"<ClaimPulls for {self._left} more, {len(self.open)} open>"
-
     def run(
         self,
         connection: Connection,
