@@ -185,11 +185,15 @@ def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
     return "leave it out (the page Options lists all)"
 
 
+def refuse(values: Values, why: str, *names: str) -> None:
+    given = [name for name in names if name in values]
+    if given:
+        raise all_of([OptionError(name, why) for name in given])
+
+
 def exclusive(values: Values, *names: str) -> None:
     first, *others = [name for name in names if name in values] or [""]
-    if others:
-        why = f"contradicts option '{first}'; give one of them"
-        raise all_of([OptionError(name, why) for name in others])
+    refuse(values, f"contradicts option '{first}'; give one of them", *others)
 
 
 def needs(values: Values, name: str, *others: str) -> None:

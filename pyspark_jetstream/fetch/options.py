@@ -10,7 +10,7 @@ from typing import Any, Final
 from .. import values as value_of
 from ..client.options import ConnectionOptions, connection_options
 from ..errors import OptionError
-from ..option import Option, Values, exclusive, needs, parsed, table
+from ..option import Option, Values, exclusive, needs, parsed, refuse, table
 from ..values import EARLIEST, LATEST, Starting
 
 _DIRECT_BELOW: Final = 5_000
@@ -184,9 +184,8 @@ def stream_values(values: Values) -> dict[str, Any]:
         raise OptionError("stream", "required: the name of the stream to read")
     stream = values["stream"] if several is None else str(several)
     if several is not None:
-        for name in ("subject", "partitions", "partitionSubject"):
-            if name in values:
-                raise OptionError(name, "belongs to one stream: of several each is a partition")
+        why = "belongs to one stream: of several each is a partition"
+        refuse(values, why, "subject", "partitions", "partitionSubject")
     elif "{partition}" in stream:
         exclusive(values, "stream", "partitionSubject")
         parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
@@ -195,11 +194,9 @@ def stream_values(values: Values) -> dict[str, Any]:
     else:
         parsed("stream", value_of.stream_name, stream)
         needs(values, "partitionSubject", "partitions")
-    if "subject" in values and ("partitions" in values or "partitionSubject" in values):
-        raise OptionError(
-            "subject",
-            "contradicts partitions: partitionSubject is the filter of each partition",
-        )
+    if "partitions" in values or "partitionSubject" in values:
+        why = "contradicts partitions: partitionSubject is the filter of each partition"
+        refuse(values, why, "subject")
     exclusive(values, "startingOffsets", "startingTimestamp")
     option = "startingTimestamp" if "startingTimestamp" in values else "startingOffsets"
     delay_s = values["maxPublishDelay"]

@@ -18,7 +18,7 @@ from typing import Final
 from .. import values as value_of
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
-from ..option import Option, Values, all_of, exclusive, needs, parsed, table
+from ..option import Option, Values, exclusive, needs, parsed, refuse, table
 from ..subjects import bucket_prefix
 from ..values import LATEST, Moment, Starting, stream_name
 
@@ -117,22 +117,14 @@ def read_options(
     needs(values, "maxBytes", "batch")
     if "multiLast" in values:
         return _snapshot(values)
-    for name in _BOUNDS:
-        if name in values:
-            raise OptionError(name, "needs option 'multiLast' or 'bucket' too")
+    refuse(values, "needs option 'multiLast' or 'bucket' too", *_BOUNDS)
     common = stream_values(values)
     exclusive(values, "endingOffsets", "endingTimestamp")
     return values.fill(RangeOptions, **common, ending=ending_of(values))
 
 
-def _refuse(values: Values, what: str, *names: str) -> None:
-    given = [name for name in names if name in values]
-    if given:
-        raise all_of([OptionError(name, f"contradicts option '{what}'") for name in given])
-
-
 def _snapshot(values: Values) -> SnapshotOptions:
-    _refuse(values, "multiLast", "subject", "startingTimestamp", *_RANGE)
+    refuse(values, "contradicts option 'multiLast'", "subject", "startingTimestamp", *_RANGE)
     common = stream_values(values)
     many = common["several"] is not None or "{partition}" in common["stream"]
     if many and "upToSequence" in values:
@@ -142,9 +134,9 @@ def _snapshot(values: Values) -> SnapshotOptions:
 
 def _bucket(values: Values) -> RangeOptions | SnapshotOptions:
     """A Key-Value bucket (ADR-8): its latest values are a snapshot, its history is a range."""
-    _refuse(values, "bucket", "stream", "subject", "includeCount", "includeData", "multiLast",
-            "maxBytes", "startingTimestamp", "streamPattern", *_CALLS, *_RANGE,
-            *_LAYOUT)  # fmt: skip
+    refuse(values, "contradicts option 'bucket'", "stream", "subject", "includeCount",
+           "includeData", "multiLast", "maxBytes", "startingTimestamp", "streamPattern", *_CALLS,
+           *_RANGE, *_LAYOUT)  # fmt: skip
     filters = tuple(f"{bucket_prefix(values['bucket'])}{key}" for key in values["keys"])
     values = values.also(stream=f"KV_{values['bucket']}")
     if not values["history"]:
@@ -162,17 +154,19 @@ def _bucket(values: Values) -> RangeOptions | SnapshotOptions:
 def _call(values: Values) -> CallOptions:
     one_stream(values, "a direct get")
     kind = next(name for name in ("multiLast", *_CALLS) if name in values)
-    _refuse(values, kind, "subject", *_RANGE, *_SPLITS)
+    why = f"contradicts option '{kind}'"
+    refuse(values, why, "subject", *_RANGE, *_SPLITS)
     needs(values, "maxBytes", "batch")
     exclusive(values, "lastBySubject", "nextBySubject")
     if kind == "multiLast":
-        _refuse(values, kind, "sequence", "lastBySubject", "nextBySubject", "startingTimestamp")
-        _refuse(values, kind, "maxBytes")
+        calls = ("sequence", "lastBySubject", "nextBySubject", "startingTimestamp", "maxBytes")
+        refuse(values, why, *calls)
     else:
-        _refuse(values, kind, *_BOUNDS)
+        refuse(values, why, *_BOUNDS)
         exclusive(values, "sequence", "startingTimestamp")
     if "lastBySubject" in values:
-        _refuse(values, "lastBySubject", "sequence", "startingTimestamp", "batch")
+        why = "contradicts option 'lastBySubject'"
+        refuse(values, why, "sequence", "startingTimestamp", "batch")
     elif kind == "batch" and "startingTimestamp" not in values:
         raise OptionError(
             "batch", "needs where to begin: sequence, startingTimestamp, nextBySubject or multiLast"

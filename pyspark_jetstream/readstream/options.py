@@ -16,7 +16,7 @@ from .. import subjects
 from .. import values as value_of
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, stream_values
-from ..option import Option, Values, exclusive, needs, parsed, table
+from ..option import Option, Values, needs, parsed, refuse, table
 from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..subjects import bucket_prefix
 from ..values import Starting
@@ -137,31 +137,27 @@ def shared_by(values: Values) -> Sharing | None:
         OptionError: An option belongs to another policy, or does not go with sharing.
     """
     policy = values["priorityPolicy"]
-    for name, its in (
-        ("minPending", "overflow"),
-        ("minAckPending", "overflow"),
-        ("priority", "prioritized"),
+    for its, names in (
+        ("overflow", ("minPending", "minAckPending")),
+        ("prioritized", ("priority",)),
     ):
-        if name in values and policy != its:
-            raise OptionError(name, f"belongs to priorityPolicy={its}, this query has {policy}")
+        if policy != its:
+            why = f"belongs to priorityPolicy={its}, this query has {policy}"
+            refuse(values, why, *names)
     if policy not in POLICIES:
-        for option in SHARING_OPTIONS:
-            if option.name in values:
-                raise OptionError(option.name, f"belongs to priorityPolicy={' or '.join(POLICIES)}")
+        why = f"belongs to priorityPolicy={' or '.join(POLICIES)}"
+        refuse(values, why, *(option.name for option in SHARING_OPTIONS))
         return None
     if "consumer" not in values:
         why = f"required with priorityPolicy={policy}: the same name for all queries that share"
         raise OptionError("consumer", f"{why} the stream")
-    for name, why in (
-        ("priorityTimeout", "belongs to priorityPolicy=pinned_client"),
-        ("standby", "belongs to priorityPolicy=pinned_client"),
-        ("endingOffsets", "is an end for one reader, not for all who share the consumer"),
-        ("endingTimestamp", "is an end for one reader, not for all who share the consumer"),
-        ("minRecordsPerTrigger", "would hold claims back from other readers"),
-        ("maxTriggerDelay", "would hold claims back from other readers"),
-    ):
-        if name in values:
-            raise OptionError(name, f"{why}; this query has priorityPolicy={policy}")
+    this = f"; this query has priorityPolicy={policy}"
+    why = f"belongs to priorityPolicy=pinned_client{this}"
+    refuse(values, why, "priorityTimeout", "standby")
+    why = f"is an end for one reader, not for all who share the consumer{this}"
+    refuse(values, why, "endingOffsets", "endingTimestamp")
+    why = f"would hold claims back from other readers{this}"
+    refuse(values, why, "minRecordsPerTrigger", "maxTriggerDelay")
     needs(values, "maxDeliver", "deadLetterSubject")
     needs(values, "deadLetterSubject", "maxDeliver")
     letters = values["deadLetterSubject"]
@@ -203,8 +199,8 @@ class SourceOptions(StreamOptions):
 def _of_bucket(values: Values) -> Values:
     """The options of the stream of a Key-Value bucket, whose keys are read."""
     of_streams = ("stream", "streamPattern", "subject", "partitions", "partitionSubject")
-    for name in (*of_streams, "includeCount", "includeData"):
-        exclusive(values, "bucket", name)
+    why = "contradicts option 'bucket'; give one of them"
+    refuse(values, why, *of_streams, "includeCount", "includeData")
     if values["priorityPolicy"] != "pinned_client":
         raise OptionError("bucket", "is read by consumers of its own: leave priorityPolicy out")
     bucket = values["bucket"]
@@ -233,12 +229,12 @@ def source_options(values: Values) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
-    for name in ("priorityPolicy", "priorityGroup", "standby", "consumer", "priorityTimeout"):
-        if several is not None and name in values:
-            what = f"{several.option}={several}"
-            raise OptionError(
-                name, f"belongs to consumers, and {what} reads without them; leave it out"
-            )
+    if several is not None:
+        what = f"{several.option}={several}"
+        why = f"belongs to consumers, and {what} reads without them; leave it out"
+        refuse(
+            values, why, "priorityPolicy", "priorityGroup", "standby", "consumer", "priorityTimeout"
+        )
     sharing = shared_by(values)
     if values["standby"]:
         needs(values, "standby", "consumer")
