@@ -82,11 +82,6 @@ class DirectCall:
             return f"{prefix}.DIRECT.GET.{stream}.{self.last_by_subj}", b""
         return f"{prefix}.DIRECT.GET.{stream}", json.dumps(self.query()).encode()
 
-    def page(self, left: int | None, left_bytes: int | None) -> DirectCall:
-        """The request for what is left, as far as one request may bring."""
-        limit = left if self.multi_last else min(left or 1, PAGE_MESSAGES)
-        return replace(self, batch=limit, max_bytes=min(left_bytes or PAGE_BYTES, PAGE_BYTES))
-
     def behind(self, last: int, up_to: int | None) -> DirectCall:
         """The same call from behind sequence `last` on, as of the same point (`up_to`)."""
         if not self.multi_last:

@@ -245,7 +245,7 @@ class DirectCalls:
         left, left_bytes = call.batch, call.max_bytes
         patience = self._patience()
         while True:
-            answer = self.ask(call.page(left, left_bytes))
+            answer = self.ask(replace(call, batch=left, max_bytes=left_bytes))
             if answer.found:
                 yield answer.found
                 patience.progress(answer.found[-1].sequence)

@@ -247,10 +247,6 @@ def _inside(values: Values, option: str, several: Several | None) -> Starting:
             raise OptionError(option, f"stream '{stream}' is none of {several}")
         if of.keys() != {0}:
             raise OptionError(option, f"expected partition 0 of '{stream}': each stream is one")
-    partitions = len(values["subject"]) or values.given("partitions") or None
-    for index in where.sequences:
-        if partitions is not None and index >= partitions:
-            raise OptionError(option, f"partition {index} is none of 0 to {partitions - 1}")
     return where
 
 

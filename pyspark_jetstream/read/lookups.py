@@ -23,7 +23,7 @@ from ..client.connection import Client, away_s
 from ..client.info import Found
 from ..client.patience import Patience
 from ..errors import ReadTimeoutError
-from ..fetch.call import PAGE_BYTES, DirectCall
+from ..fetch.call import DirectCall
 from ..fetch.directcalls import DirectCalls
 from ..fetch.pace import FAR_S
 
@@ -106,7 +106,7 @@ class Lookups:
         size = _TOGETHER_FAR if away_s(self._client.connection) >= FAR_S else _TOGETHER
         while names:
             parts = list(_shards(names, size))
-            calls = [DirectCall(multi_last=tuple(part), max_bytes=PAGE_BYTES) for part in parts]
+            calls = [DirectCall(multi_last=tuple(part)) for part in parts]
             left: list[str] = []
             for place, answer in self._calls.answers(
                 calls, lambda page: page.is_as_of(self._sequence)
@@ -136,7 +136,7 @@ class Lookups:
         """Last messages as of the sequence, as far as they fit an answer and are proven."""
         if not names:
             return []
-        call = DirectCall(multi_last=tuple(names), up_to_seq=self._sequence, max_bytes=PAGE_BYTES)
+        call = DirectCall(multi_last=tuple(names), up_to_seq=self._sequence)
         found = self._calls.ask(call).found
         if self._replicas == 1:
             return found

@@ -249,6 +249,8 @@ def test_partitions_of_one_stream(js, new_stream, publish):
     )
 
     assert found == (0, 4, 9)
+    with pytest.raises(OptionError, match="partition 1 is none of 0 to 0"):
+        begins(js, stream, startingOffsets='{"1": 5}')
 
 
 @pytest.mark.parametrize(

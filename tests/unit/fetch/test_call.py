@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyspark_jetstream.fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
+from pyspark_jetstream.fetch.call import DirectCall
 
 TIME = "2024-11-05T00:50:25.248431300Z"
 
@@ -83,13 +83,10 @@ def test_what_the_server_would_refuse(fields):
 
 
 def test_pages():
-    """A long batch is cut into bounded requests, each from behind the last."""
-    call = DirectCall(start_time=TIME, batch=25_000, next_by_subj="a")
-    first = call.page(25_000, None)
-    last = call.behind(70, None).page(5_000, 3 << 20)
+    """A long batch goes on from behind the last message."""
+    last = DirectCall(start_time=TIME, batch=25_000, next_by_subj="a").behind(70, None)
 
-    assert (first.start_time, first.batch, first.max_bytes) == (TIME, PAGE_MESSAGES, PAGE_BYTES)
-    assert (last.seq, last.start_time, last.batch, last.max_bytes) == (71, None, 5_000, 3 << 20)
+    assert (last.seq, last.start_time, last.batch) == (71, None, 25_000)
 
 
 def test_pages_of_one_point():
