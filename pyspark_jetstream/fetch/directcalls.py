@@ -331,22 +331,16 @@ class DirectCalls:
                 again.append(i)
         self._of_leader(calls, [i for i in missing if not calls[i].appended], by_call)
         appended = [i for i in missing if calls[i].appended]
-        if self._may_ask and self._instead(calls, foreign + appended, by_call):
-            foreign = []
+        if self._may_ask:
+            try:  # in place of a mirror
+                self._of_leader(calls, foreign + appended, by_call)
+                foreign = []
+            except PermissionsError:
+                self._may_ask = False
         found = [message for message in (by_call[i] for i in which) if message is not None]
         sizes = [max(1, len(message.stored) + len(message.data)) for message in found]
         self._largest = max([self._largest, *sizes])
         return again + foreign
-
-    def _instead(
-        self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
-    ) -> bool:
-        """Asks the leader in place of a mirror; False where the user may not."""
-        try:
-            self._of_leader(calls, which, by_call)
-        except PermissionsError:
-            self._may_ask = False
-        return self._may_ask
 
     def _of_leader(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]

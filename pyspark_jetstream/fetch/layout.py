@@ -75,15 +75,10 @@ class Layout:
     """Whether each partition is a stream by itself, with nothing in common."""
 
     @classmethod
-    def of_streams(cls, names: Iterable[str]) -> Layout:
-        """Several streams, each of them a partition: number 0 of its stream."""
+    def of_streams(cls, names: Iterable[str], is_several: bool = True) -> Layout:
+        """A stream each partition: of several, number 0 of its stream; else by their numbers."""
         whole = tuple(SubjectPartition(place, name) for place, name in enumerate(names))
-        return cls(whole, is_several=True)
-
-    @classmethod
-    def of_numbers(cls, names: Sequence[str]) -> Layout:
-        """One stream a partition, by their numbers."""
-        return cls(tuple(SubjectPartition(p, name) for p, name in enumerate(names)))
+        return cls(whole, is_several=is_several)
 
     @classmethod
     def of_filters(cls, stream: str, template: str, count: int) -> Layout:
@@ -144,13 +139,6 @@ class Layout:
         if self.partition_subject is not None:
             return (self.union_filter,)
         return tuple(partition.filter for partition in self)
-
-    @property
-    def named_filters(self) -> tuple[str, ...]:
-        """Filters of `subject`, where it has several."""
-        if self.partition_subject is not None or len(self) == 1:
-            return ()
-        return tuple(p.filter for p in self if p.filter is not None)
 
     def classifier(self) -> Callable[[str], int | None] | None:
         """
@@ -228,7 +216,7 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
                 f" {noted}",
             )
         names = stream_names(options.stream, noted) if noted is not None else [first, *others]
-        return Layout.of_numbers(names)
+        return Layout.of_streams(names, is_several=False)
     count, template = options.partitions or None, options.partition_subject
     if not options.subjects:
         for destination, n, pattern in _partitionings(options.stream, configs):

@@ -126,9 +126,10 @@ class JetStreamRangeReader(NarrowedReader):
             targets = [
                 (p, span, count, False) for p, span, count, _ in _counted(survey, infos, whole)
             ]
-        filters, bounds = len(layout.named_filters), {(s.start, s.end) for _, s, _, _ in targets}
+        bounds = {(s.start, s.end) for _, s, _, _ in targets}
         scans = [target for target in targets if not target[3]]
-        if len(whole) == filters and len(scans) > 1 and len(bounds) == 1:
+        is_named = layout.shares_stream and layout.partition_subject is None
+        if is_named and len(whole) == len(layout) and len(scans) > 1 and len(bounds) == 1:
             # One pass over the stream for all filters that it takes one for.
             count = total([count for _, _, count, _ in targets])
             targets = [(None, replace(scans[0][1], filter=None), count, False)]

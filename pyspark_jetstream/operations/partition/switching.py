@@ -231,7 +231,7 @@ def _read(value: Any) -> Offset | None:
 def _layout(plan: PartitionPlan) -> Layout:
     """The layout that a reader of a plan has."""
     if plan.stream_names:
-        return Layout.of_numbers(plan.stream_names)
+        return Layout.of_streams(plan.stream_names, is_several=False)
     return Layout.of_filters(plan.streams, plan.template, plan.partitions)
 
 

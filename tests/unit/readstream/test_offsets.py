@@ -21,11 +21,11 @@ from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 
-LAYOUT = Layout.of_numbers(["S-0", "S-1"])
+LAYOUT = Layout.of_streams(["S-0", "S-1"], is_several=False)
 OFFSET = Offset(
     (7, 0), (3, 0), {"S-1": "2026-01-02T00:00:00Z", "S-0": "t0"}, "spark-abc", LAYOUT, (1,)
 )
-ONE = Layout.of_numbers(["S"])
+ONE = Layout.of_streams(["S"], is_several=False)
 VALUE = OFFSET.to_json()
 
 
@@ -123,18 +123,22 @@ def test_an_offset_of_claims_is_named():
     [
         (LAYOUT, None, None),
         (
-            Layout.of_numbers(["S-0", "S-1", "S-2"]),
+            Layout.of_streams(["S-0", "S-1", "S-2"], is_several=False),
             None,
             "for 2 partitions of stream S-0, S-1;",
         ),
         (
-            Layout.of_numbers(["S-1", "S-0"]),
+            Layout.of_streams(["S-1", "S-0"], is_several=False),
             None,
             "has 2 partitions of stream S-1, S-0. Give",
         ),
         (Layout.of_streams(["S-0", "T"]), Several(("S-0", "T")), "this query has several streams"),
         (Layout.of_filters("S-0", "a.{partition}", 2), None, "of stream S-0 (a.0, a.1). Give it"),
-        (Layout.of_numbers(["T"]), None, "is of stream S-0, S-1, not of T: give this query a chec"),
+        (
+            Layout.of_streams(["T"], is_several=False),
+            None,
+            "is of stream S-0, S-1, not of T: give this query a chec",
+        ),
     ],
 )
 def test_a_checkpoint_is_one_of_its_partitions(now, several, said):
