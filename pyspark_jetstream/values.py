@@ -21,6 +21,7 @@ from .foreign import read_json
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+_KAFKAS: Final = {-1: LATEST, -2: EARLIEST}
 
 _GROUP_NAME: Final = "[a-zA-Z0-9/_=-]{1,16}"
 """Names that the server takes as a priority group (consumer.go, validGroupName)."""
@@ -482,7 +483,8 @@ def at_moment(value: str) -> Starting:
 
 def offsets(value: str) -> Starting:
     """
-    `earliest`, `latest`, or sequences by partition, of several streams by stream and partition.
+    `earliest`, `latest`, or sequences by partition, of several streams by stream and partition;
+    also -2 and -1 for the words, as Kafka's source has them.
     """
     text = value.strip()
     if text.lower() in (EARLIEST, LATEST):
@@ -496,6 +498,8 @@ def offsets(value: str) -> Starting:
     def read(where: Any) -> Any:
         word: Any = where.lower() if isinstance(where, str) else where
         is_number = isinstance(word, int) and not isinstance(word, bool)
+        if is_number:
+            word = _KAFKAS.get(word, word)
         if word not in (EARLIEST, LATEST) and not (is_number and word >= 0):
             raise ValueError(expected)
         return word

@@ -216,7 +216,7 @@ TAKEN = [
     ("sink", {"MAXINFLIGHT": "7"}, {"window.max_in_flight": 7}),
     ("stream", {}, {"sharing": None, "connection.max_publish_delay_s": None}),
     ("range", {}, {"connection.max_publish_delay_s": None}),
-    # where reads begin and end: sequences of 2^63-1 survive
+    # where reads begin and end: sequences of 2^63-1 survive; -2 and -1 are words, as of Kafka's
     ("stream", {"startingOffsets": '{"0": 9223372036854775807, "2": "LATEST"}'},
      {"starting.sequences": {0: 2**63 - 1, 2: "latest"}, "starting.word": "earliest"}),
     ("range", {"endingOffsets": '{"1": 0}'},
@@ -226,6 +226,8 @@ TAKEN = [
     ("range", LIST | {"startingOffsets": BOUNDS, "endingOffsets": BOUNDS},
      {"starting.streams": {"ORDERS": {0: 7}, "RETURNS": {0: "latest"}}, "starting.word": "earliest",
       "ending.streams": {"ORDERS": {0: 7}, "RETURNS": {0: "latest"}}, "ending.word": "latest"}),
+    ("range", LIST | {"startingOffsets": '{"ORDERS": {"0": -2}, "RETURNS": {"0": -1}}'},
+     {"starting.streams": {"ORDERS": {0: "earliest"}, "RETURNS": {0: "latest"}}}),
     # partitions, splits
     *((kind, more | {"minPartitions": "3", "maxRecordsPerPartition": "10"},
        {"cut.min_partitions": 3, "cut.max_records_per_partition": 10})
@@ -421,8 +423,10 @@ REFUSED = [
      "startingOffsets: partition 0 of 'ORDERS'"),
     ("range", LIST | {"startingOffsets": '{"OTHERS": {"0": 3}}'},
      "startingOffsets: 'OTHERS' is none of ORDERS,RETURNS"),
-    ("range", LIST | {"startingOffsets": '{"ORDERS": {"0": -2}}'}, f"startingOffsets: {JSON}"),
+    ("range", LIST | {"startingOffsets": '{"ORDERS": {"0": -3}}'}, f"startingOffsets: {JSON}"),
     ("range", LIST | {"startingOffsets": '{"ORDERS": 3}'}, f"startingOffsets: {JSON}"),
+    ("range", LIST | {"endingOffsets": '{"ORDERS": {"0": -2}}'},
+     "endingOffsets: sequences or latest"),
     ("range", LIST | {"endingOffsets": '{"ORDERS": {"0": "earliest"}}'},
      "endingOffsets: sequences or latest"),
     ("range", {"stream": "A", "startingOffsets": '{"A": {"0": 3}}'},
