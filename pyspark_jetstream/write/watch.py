@@ -51,7 +51,7 @@ _LIVES: Final = 1.5
 """Parts of the window, as the docstring has them."""
 
 _WAIT_S: Final = 0.05
-"""For so long a turn waits for a look that rows wait for: operators are answered in between."""
+"""So long a turn takes while rows wait for a look: operators are answered in between."""
 
 _AGAIN_S: Final = 1.0
 """Pause before a look that failed is made again."""
@@ -111,8 +111,9 @@ class Watch:
             self._errand = _Errand(target=self._look, args=scans, name="ledger", daemon=True)
             self._errand.start()
         knows = now - self._looked_at < _STALE * window_s and self._knows(now, window_s)
-        if not knows and self._errand is not None:
-            self._errand.join(_WAIT_S)
+        if not knows:
+            wait = time.sleep if self._errand is None else self._errand.join
+            wait(_WAIT_S)
         return knows
 
     def fresh(self, rows: Messages) -> pa.Array | None:

@@ -45,13 +45,7 @@ BOUNDS = [str(0.0005 * 2**n) for n in range(20)]
 VALUES = {
     ("publish_queue_total", "critical", QUERY, "orders.>"): 5,
     ("publish_queue_total", "noncritical", QUERY, "orders.>"): 2,
-    (
-        "publish_rejected_total",
-        "noncritical",
-        QUERY,
-        "MaxConcurrentRequests",
-        "orders.>",
-    ): 9,
+    ("publish_rejected_total", "noncritical", QUERY, "MaxConcurrentRequests", "orders.>"): 9,
     ("publish_queue_time_seconds_count", "critical", QUERY, "orders.>"): 27,
     ("publish_queue_time_seconds_sum", "critical", QUERY, "orders.>"): 2.7126,
     ("producer_throttled_times_total", QUERY, QUOTA, "orders.*"): 5760,

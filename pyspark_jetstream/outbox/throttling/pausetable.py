@@ -62,9 +62,6 @@ class Matcher:
                 self._regexes.append(f"^(?:{'|'.join(part)})$")
                 part = []
 
-    def __repr__(self) -> str:
-        return f"<Matcher of {len(self._literal) + len(self._matchers)} filters>"
-
     def __call__(self, subject: str) -> bool:
         if self._is_all or subject in self._literal:
             return True

@@ -13,12 +13,7 @@ import pytest
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
-from pyspark_jetstream.publish.metrics import (
-    METRICS,
-    UNKNOWN,
-    ZEROS,
-    MetricsSnapshot,
-)
+from pyspark_jetstream.publish.metrics import METRICS, UNKNOWN, ZEROS, MetricsSnapshot
 from pyspark_jetstream.publish.telemetry import Telemetry
 
 from ...kits.lanes import messages
