@@ -185,7 +185,7 @@ class WriterPauses:
             return error.because(refused.detail, refused.err_code)
         throttled = self.throttle.error(error.subject, since, now)
         detail, err_code = error.detail, error.err_code
-        if refused is not None and not err_code:  # it is on the wire again
+        if refused is not None and not err_code and refused.until > since:  # it is on its way again
             detail, err_code = f"{detail}; last answer: {refused.detail}", refused.err_code
         if throttled is None:
             return PublishTimeoutError(error.subject, detail, err_code)

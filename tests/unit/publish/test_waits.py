@@ -349,3 +349,13 @@ def test_the_last_refusal_is_the_last(monkeypatch):
 
     words = ("first", "second", "third", "fourth")
     assert [word in line for word, line in zip(words, said, strict=True)] == [True] * 4
+
+
+def test_a_refusal_of_an_hour_ago_is_no_last_answer(monkeypatch):
+    """A row that gets no PubAck later is not told to wait for room."""
+    one = world_of(monkeypatch).publisher.pauses
+    one.refuse(Refusal("a", Outcome(Fate.LIMITED, "full", 10077), START_S), "", START_S)
+    late = PublishTimeoutError("a", "row 7: no PubAck within ackTimeout")
+
+    assert "last answer: full" in str(one.explained(late, START_S - 20, START_S + 5))
+    assert one.explained(late, START_S + 3_580, START_S + 3_600).err_code == 0
