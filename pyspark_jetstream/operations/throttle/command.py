@@ -21,13 +21,11 @@ from .throttled import throttled_of
 SILENT: Final = 3
 NOBODY: Final = 4
 
-_LONGEST_S: Final = 0.9
-
 
 def _receipt_wait(text: str) -> float:
     """A duration; a command is issued again each second."""
     seconds = duration(text, "s")
-    if seconds > _LONGEST_S:
+    if seconds > 0.9:
         raise ValueError(f"expected 900ms at most, got '{text}'")
     return seconds
 
@@ -215,9 +213,15 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
 
 
 def _rows(members: list[dict[str, Any]], **more: str) -> list[dict[str, Any]]:
-    """What a table has of producers, with more of their facts under other names."""
+    """
+    What a table has of producers, with more of their facts under other names. Of their subjects it
+    has the first three: all 32 would push the next producer off the screen.
+    """
     names = {name: name for name in ("producer", "query", "subjects")} | more
-    return [{name: each[fact] for name, fact in names.items()} for each in members]
+    rows = [{name: each[fact] for name, fact in names.items()} for each in members]
+    for row in rows:
+        row["subjects"] = [*row["subjects"][:3], *(row["subjects"][3:] and ["…"])]
+    return rows
 
 
 def _paused(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -234,8 +238,7 @@ def _paused(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _show_told(pauses: Pauses, members: list[dict[str, Any]], as_json: bool) -> None:
     """The producers that were told and are there."""
     if as_json:
-        silent = [str(number) for number in sorted(pauses.silent)]
-        show_json({"producers": members, "silent": silent})
+        show_json({"producers": members, "silent": [*map(str, sorted(pauses.silent))]})
     elif members:
         show(table(_rows(members, acknowledged="receipts")))
 
