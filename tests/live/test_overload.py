@@ -26,7 +26,7 @@ from .test_publisher import stored
 SEED = int(os.environ.get("SEED", "0"))
 NARROW = "jetstream { max_buffered_msgs: 30 }"
 LABELS = ["critical", "normal", "non-critical"]
-BY_SUBJECT = tuple((f"S.{label}.*", Priority.parse(label)) for label in LABELS)
+BY_SUBJECT = tuple((f"S.{label}.*", Priority.of(label)) for label in LABELS)
 
 
 @pytest.fixture
