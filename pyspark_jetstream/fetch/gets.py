@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from ..client import wire
@@ -23,10 +24,7 @@ from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.versions import OLDEST, unsupported
 from ..errors import NotConnectedError, ProtocolError, ReadError, RequestTimeoutError
-from ..sanitize import get_logger
 from .decoding.replies import Replies, cut
-
-logger = get_logger(__name__)
 
 KEPT_BYTES: Final = 2 << 20
 """A record batch is made once messages of so many bytes, as they came, have been gathered."""
@@ -78,6 +76,7 @@ class Gets:
         self._client = client
         self._connection = client.connection
         self._stream = stream
+        self._subject = f"{client.options.api_prefix}.DIRECT.GET.{stream}"
         self._inbox = self._connection.new_inbox()
         self._sid = self._connection.subscribe(self._inbox)
         self._prefix = f"HMSG {self._inbox} {self._sid} ".encode()
@@ -97,10 +96,8 @@ class Gets:
 
     def close(self) -> None:
         """Ends the subscription; what still comes on it is nobody's."""
-        try:
+        with suppress(NotConnectedError):
             self._connection.unsubscribe(self._sid)
-        except NotConnectedError:
-            logger.debug("unsubscribe failed", exc_info=True)
 
     def ask(self, query: Mapping[str, Any]) -> None:
         """Sends a request, when the one before has ended."""
@@ -200,10 +197,6 @@ class Gets:
         return found
 
     # ── bytes as they come ───────────────────────────────────────────────────────────────────
-
-    @property
-    def _subject(self) -> str:
-        return f"{self._client.options.api_prefix}.DIRECT.GET.{self._stream}"
 
     def _receive(self, deadline: float, need: int) -> None:
         connection = self._connection

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from enum import Enum
 from typing import Final
 
@@ -15,10 +16,7 @@ from ...client import wire
 from ...client.acksubjects import DeliveryFacts
 from ...client.connection import Client
 from ...errors import NotConnectedError
-from ...sanitize import get_logger
 from ..pace import Appetite, publishers_of, pull_bytes, pulls_ahead
-
-logger = get_logger(__name__)
 
 _EXPIRES_S: Final = 30.0
 
@@ -100,10 +98,8 @@ class Pulls:
 
     def close(self) -> None:
         """Lets go of what is open: the server forgets a pull that finds no interest."""
-        try:
+        with suppress(NotConnectedError):
             self.connection.unsubscribe(self.sid)
-        except NotConnectedError:
-            logger.debug("unsubscribe failed", exc_info=True)
 
     def ask(self) -> None:
         """Sends the pulls that may be open now."""

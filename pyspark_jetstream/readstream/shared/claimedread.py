@@ -22,11 +22,8 @@ from ...fetch.dataloss import check_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import read_direct
-from ...sanitize import get_logger
 from ...tasks.ranges import RangeRead
 from .claims import Claims, length, runs, sequences_of
-
-logger = get_logger(__name__)
 
 _GAP: Final = 64
 """
@@ -82,12 +79,6 @@ class ClaimedRead(RangeRead):
                 gathered, there, size = [], 0, 0
         if gathered:
             yield _together(gathered)
-        if rows != self.expected:
-            # On `interest` and `workqueue` streams it went with an ack of whoever had it, too.
-            logger.info(
-                "stream=%s partition=%d: %d of %s claimed messages are there",
-                self.stream, self.partition, rows, self.expected,
-            )  # fmt: skip
         check_loss(JetStream(client), self, rows)
 
 
