@@ -16,13 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-
-def end_with_parent() -> None:
-    """Kills the driver and all of its session when the harness is gone."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
+from tests.kits.drivers import end_with_parent
 
 
 def main(source: dict[str, str], sink: dict[str, str], own_ids: bool, home: str) -> int:

@@ -7,11 +7,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-ROLES = ("driver", "JVM", "worker", "daemon", "source", "sink")
-
 
 def of_session(session: int) -> dict[int, str]:
-    """Every process of the session, with its role; what is none of `ROLES` is `other`."""
+    """Every process of the session, with its role."""
     pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
     return {pid: role_of(pid, session) for pid in pids if _session(pid) == session}
 
@@ -22,7 +20,7 @@ def role_of(pid: int, session: int) -> str:
     if pid == session:
         return "driver"
     if b"org.apache.spark" in command and command.split(b"\0")[0].endswith(b"java"):
-        return "JVM"
+        return "executor" if b"CoarseGrainedExec" in command else "JVM"
     if b"pyspark.daemon" in command:
         return "worker" if b"pyspark.daemon" in _command(_parent(pid)) else "daemon"
     if b"python_streaming_source_runner" in command:

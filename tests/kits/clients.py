@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import JetStreamError
 
 from .options import SECRET, connection_of
+from .servers import DevServer
+
+PLAIN: Mapping[str, Mapping[str, Any]] = {"S": {}}
 
 
 def options(*servers, **changes) -> ConnectionOptions:
     defaults = {"request_timeout_s": 20.0, "connect_timeout_s": 5.0}
     return connection_of(*servers, **defaults | changes)
+
+
+@contextmanager
+def serving(
+    config: str = "", streams: Mapping[str, Mapping[str, Any]] = PLAIN, **fields: Any
+) -> Iterator[tuple[DevServer, JetStream]]:
+    """A server of a test's own with these streams, and a client with these fields on it."""
+    with DevServer(config) as server, closing(Client(connection_of(server.url, **fields))) as own:
+        js = JetStream(own)
+        for name, more in streams.items():
+            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True} | more)
+        yield server, js
 
 
 def account_info(opts) -> dict:

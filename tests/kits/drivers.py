@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,3 +44,11 @@ def until_told(spark: SparkSession, query: StreamingQuery, home: Path) -> None:
     spark.stop()
     if error is not None:
         raise error
+
+
+def end_with_parent() -> None:
+    """Kills the driver and all of its session when who started it is gone."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)

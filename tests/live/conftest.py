@@ -1,5 +1,7 @@
 """Origins of partitions, and a server without what was made of them afterwards."""
 
+from functools import partial
+
 import pytest
 
 from pyspark_jetstream.readstream.shared import claimpulls
@@ -40,25 +42,21 @@ def clean(js):
         js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
 
 
+def _filled(new_stream, publish, messages, **config):
+    name = new_stream(**config)
+    publish(messages(name))
+    return name
+
+
 @pytest.fixture
 def raw(new_stream, publish, clean):
     """A stream `<name>.<origin>.<destination>` with ten messages a subject, interleaved."""
 
-    def make(**config):
-        name = new_stream(**config)
-        publish(raw_messages(name))
-        return name
-
-    return make
+    return partial(_filled, new_stream, publish, raw_messages)
 
 
 @pytest.fixture
 def numbered(new_stream, publish, clean):
     """A stream `<name>.<partition>.<origin>`, ten messages a subject, interleaved."""
 
-    def make(**config):
-        name = new_stream(**config)
-        publish(numbered_messages(name))
-        return name
-
-    return make
+    return partial(_filled, new_stream, publish, numbered_messages)

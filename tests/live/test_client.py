@@ -20,8 +20,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.values import Secret
 
-from ..conftest import connection_to
-from ..kits.clients import account_info, options
+from ..kits.clients import account_info, options, serving
 from ..kits.servers import DevServer
 
 
@@ -40,23 +39,22 @@ def test_a_server_that_is_down_is_passed_over(nats_server):
 
 def test_a_restart_between_requests_does_not_show():
     """Requests reconnect to a server that was killed and came back."""
-    with DevServer() as server:
-        client = Client(options(server.url, request_timeout_s=15.0))
+    with serving(streams={}, request_timeout_s=15.0) as (server, js):
+        client = js.client
         first = client.request("$JS.API.INFO")
         server.kill()
         timer = threading.Timer(1.0, server.restart)
         timer.start()
         second = client.request("$JS.API.INFO")
         timer.join()
-        client.close()
 
     assert first.status == second.status == 0
 
 
 def test_a_server_that_does_not_answer():
     """A frozen server ends in a typed error, on an open connection and on a new one."""
-    with DevServer() as server:
-        client = Client(options(server.url, request_timeout_s=3.0, connect_timeout_s=3.0))
+    with serving(streams={}, request_timeout_s=3.0, connect_timeout_s=3.0) as (server, js):
+        client = js.client
         client.request("$JS.API.INFO")
         server.pause()
         try:
@@ -67,7 +65,6 @@ def test_a_server_that_does_not_answer():
         finally:
             server.resume()
         assert client.request("$JS.API.INFO").status == 0
-        client.close()
 
 
 def test_a_client_is_lent_again_after_success_only(nats_server):
@@ -190,11 +187,10 @@ authorization { users: [
 
 def test_requests_that_are_forbidden_together_are_one_error():
     """The server says of each that it is forbidden; what is asked next does not hear of it."""
-    with DevServer(READER) as server:
-        client = Client(connection_to(server, user="reader", password=Secret("pw-r")))
+    with serving(READER, {}, user="reader", password=Secret("pw-r")) as (_, js):
+        client = js.client
         forbidden = [(f"$JS.API.STREAM.INFO.S{n}", b"") for n in range(50)]
         for _ in range(20):
             with pytest.raises(PermissionsError):
                 client.requests(forbidden)
             assert client.request("$JS.API.INFO").data
-        client.close()

@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
     ApiError,
     OptionError,
@@ -17,10 +15,10 @@ from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.singleget import JetStreamCallReader
+from pyspark_jetstream.values import Secret
 
 from ..kits.admin import delete_messages
-from ..kits.options import connection_of
-from ..kits.servers import DevServer
+from ..kits.clients import serving
 
 
 @pytest.fixture
@@ -140,18 +138,15 @@ def test_a_message_comes_whole(filled, js, publish, nats_server):
 @pytest.mark.parametrize("small", [0, 50])
 def test_many_large_messages(small):
     """More than the server keeps for a reader comes when asked for one by one."""
-    with DevServer("max_payload: 8MB") as server:
-        client = Client(connection_of(server.url, request_timeout_s=60.0))
-        JetStream(client).create_stream(
-            {"name": "S", "subjects": ["S"], "allow_direct": True, "storage": "memory"}
-        )
+    stream = {"subjects": ["S"], "storage": "memory"}
+    with serving("max_payload: 8MB", {"S": stream}, request_timeout_s=60.0) as (_, js):
+        client = js.client
         for size in [0] * small + [4 << 20] * 60:
             client.request("S", b"x" * size)
         calls = [DirectCall(seq=1 + i) for i in range(small + 60)]
         found = DirectCalls(client, "S").each(calls)
 
         assert [each.sequence for each in found] == list(range(1, small + 61))
-        client.close()
 
 
 def test_a_long_batch_takes_several_requests(js, new_stream, publish):
@@ -261,27 +256,6 @@ def test_503_is_a_typed_error(js, new_stream, publish, nats_server):
         JetStreamCallReader(parse_read(options | {"stream": "NOWHERE"})).partitions()
 
 
-@pytest.mark.parametrize(
-    ("options", "blamed"),
-    [
-        ({"nextBySubject": "other.>"}, "nextBySubject"),
-        ({"lastBySubject": "other"}, "lastBySubject"),
-        ({"multiLast": "{stream}.A,other", "batch": 2}, "multiLast"),
-        ({"multiLast": "{stream}.A", "batch": 2, "upToSequence": 13}, "upToSequence"),
-        ({"multiLast": "{stream}.A", "batch": 2, "upToTime": "2200-01-01T00:00:00Z"}, "upToTime"),
-        ({"startingTimestamp": "2200-01-01T00:00:00Z", "batch": 2}, "startingTimestamp"),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_bad_input_is_found_on_the_driver(read, filled, options, blamed):
-    """A subject outside of the stream and a bound in the future are errors before a task starts."""
-    texts = {name: str(value).format(stream=filled) for name, value in options.items()}
-
-    with pytest.raises(OptionError) as caught:
-        read(**texts)
-    assert caught.value.option == blamed
-
-
 # ── who answers ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -294,13 +268,10 @@ def test_the_subject_appended_form_needs_no_other_permission():
          publish: ["$JS.API.DIRECT.GET.S.S.open.>"], subscribe: ["_INBOX.>"]}}
     ] } }
     """
-    with DevServer(config) as server:
+    with serving(config, user="admin", password=Secret("x")) as (server, js):
         admin = {"servers": server.url, "user": "admin", "password": "x", "stream": "S"}
-        client = Client(parse_read(admin).connection)
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        client.request("S.open.a", b"open")
-        client.request("S.shut.a", b"shut")
+        js.client.request("S.open.a", b"open")
+        js.client.request("S.shut.a", b"shut")
 
         def last(subject):
             reader = JetStreamCallReader(
@@ -315,4 +286,3 @@ def test_the_subject_appended_form_needs_no_other_permission():
         assert last("S.open.none") == []
         with pytest.raises(Exception, match="(?i)permissions violation"):
             last("S.shut.a")
-        client.close()

@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import StreamNotFoundError
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.files import LocalFiles
@@ -20,7 +19,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
-from ..kits.servers import DevServer
+from ..kits.clients import serving
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
@@ -175,12 +174,9 @@ def test_nothing_is_changed(tmp_path):
     ] }}
     """
     with (
-        DevServer(config) as server,
-        closing(Client(connection_to(server, user="admin", password=Secret("admin")))) as admin,
+        serving(config, user="admin", password=Secret("admin")) as (server, js),
         closing(Client(connection_to(server, user="eye", password=Secret("eye")))) as eye,
     ):
-        js = JetStream(admin)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         durable(js, "S", "q-0", filter_subject="S.0.>")
         created = js.stream_info("S").created
         write_checkpoint(tmp_path, [[offset({"S": created}, [0])]])
@@ -192,8 +188,8 @@ def test_nothing_is_changed(tmp_path):
 
 def test_all_that_is_sparks():
     """Consumers of queries, the ledger, its targets; of others nothing."""
-    with DevServer() as server, closing(Client(connection_to(server))) as client:
-        js = JetStream(client)
+    with serving(streams={}) as (_, js):
+        client = js.client
         nothing = Inspector(client).look()
         for name in ("FLIGHTS", "OTHERS", "EMPTY", "$KV.SPARK_LEDGER"):
             stream = name.replace("$KV.", "KV_")

@@ -16,9 +16,9 @@ from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
 from ..kits.accounts import ACCOUNT, switch
+from ..kits.clients import serving
 from ..kits.options import connection_of
 from ..kits.ranges import fill, ranged, reading, sequences
-from ..kits.servers import DevServer
 from ..kits.shared import eventually
 
 MESSAGES = 30_000
@@ -27,12 +27,8 @@ MESSAGES = 30_000
 @pytest.fixture(scope="module")
 def server():
     """A server whose account can lose its JetStream, with a stream of some record batches."""
-    with DevServer(ACCOUNT) as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    with serving(ACCOUNT) as (server, js):
         fill(js, "S", MESSAGES)
-        client.close()
         yield server
 
 

@@ -10,12 +10,11 @@ import pytest
 from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ReadTimeoutError
 from pyspark_jetstream.read import lookups, snapshot
 
+from ..kits.clients import serving
 from ..kits.options import connection_of
-from ..kits.servers import DevServer
 from ..kits.snapshots import as_dict, reader, reduced, rows, stored
 
 
@@ -117,12 +116,8 @@ mappings = {
 @pytest.fixture
 def lagged():
     """A server that sends half of the direct gets of stream S elsewhere; S with some messages."""
-    with DevServer(MAPPING) as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        yield server, js
-        client.close()
+    with serving(MAPPING) as found:
+        yield found
 
 
 def write(js, count, subjects_, rng):
@@ -163,17 +158,13 @@ def replicated(monkeypatch):
 
 def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
     """When nobody who is up to date answers within requestTimeout, the error says so."""
-    with DevServer(MAPPING.replace("50%", "0%", 1).replace("50%", "100%")) as server:
-        patient = Client(connection_of(server.url))
-        js = JetStream(patient)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    with serving(MAPPING.replace("50%", "0%", 1).replace("50%", "100%")) as (server, js):
         old = write(js, 1, 1, random.Random(1))
         write(js, 2, 1, random.Random(1))
         client = Client(connection_of(server.url, request_timeout_s=5.0))
-        with LaggingReplica(patient.options, "S", old, True):
+        with LaggingReplica(js.client.options, "S", old, True):
             for pin in (3, 2):
                 lookup = lookups.Lookups(client, "S", pin, replicas=3)
                 with pytest.raises(ReadTimeoutError, match="requestTimeout.*replicas that lag"):
                     list(lookup.last(["S.0"], len))
         client.close()
-        patient.close()

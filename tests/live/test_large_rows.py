@@ -10,15 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.options import parse_read, parse_sink
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
-from ..kits.options import connection_of
-from ..kits.servers import DevServer
+from ..kits.clients import serving
 
 MIB = 1 << 20
 MOST = 200 * MIB
@@ -32,14 +30,11 @@ COUNTS = {"1 MB": 224, "8 MB": 28}
 @pytest.fixture(scope="module")
 def large() -> Iterator[tuple[str, JetStream]]:
     """A server that takes such messages, and a stream of each size."""
-    with DevServer("max_payload: 9MB") as server:
-        js = JetStream(Client(connection_of(server.url)))
+    with serving("max_payload: 9MB", {"R1": {}, "R8": {}}) as (server, js):
         for size, name in (("1 MB", "R1"), ("8 MB", "R8")):
-            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
             for number in range(COUNTS[size]):
                 js.client.requests([(f"{name}.{number}", bytes(SIZES[size]))])
         yield server.url, js
-        js.client.close()
 
 
 def held(act: Callable[[], None]) -> int:

@@ -7,11 +7,12 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
-from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import LedgerError, NotConnectedError, OptionError, ReadError
+from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.creation import create_streams
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
+from ..kits.clients import serving
 from ..kits.logins import operator_mode
 from ..kits.options import connection_of, creation_of
 from ..kits.reading import Query
@@ -118,16 +119,13 @@ def test_a_limit_of_consumers_is_named(js, limited):
 
 def test_a_bucket_where_each_stream_has_a_size():
     """An account that wants a limit of bytes gets one."""
-    with DevServer(SIZED) as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
+    with serving(SIZED, {}) as (_, js):
         bucket = Bucket(js, "RECORDS", "of a test")
 
         assert bucket.ensure() is None
         with pytest.raises(OptionError, match="have max bytes set; streamConfig"):
             create_streams(js, creation_of("S", ("S.>",)))
         assert bucket.ensure() is None
-        client.close()
 
 
 @pytest.mark.parametrize(
@@ -144,15 +142,12 @@ def test_a_bucket_where_each_stream_has_a_size():
 def test_a_tier_of_the_account_is_named(tier, named):
     """With its value, where a stream or the ledger exceeds it, and nothing refused as well."""
     mode = operator_mode(tier)
-    with DevServer(mode.config) as server:
-        client = Client(parse_connection({"servers": server.url, "credentials": mode.creds}))
-        js = JetStream(client)
+    with serving(mode.config, {}, credentials=Secret(mode.creds)) as (_, js):
         with pytest.raises(OptionError, match=f"option 'createStream': stream '[ST]': {named}"):
             for name in "ST":
                 create_streams(js, creation_of(name, (f"{name}.>",), max_bytes=2000))
         with pytest.raises(LedgerError, match=named) as caught:
             Ledger(js).ensure()
-        client.close()
 
     assert "nats kv add" not in str(caught.value)
 

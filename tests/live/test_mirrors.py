@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client.blocks import direct
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import PermissionsError, ReadTimeoutError
 from pyspark_jetstream.fetch.call import DirectCall
@@ -14,9 +13,8 @@ from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
 
 from ..kits.admin import delete_messages
+from ..kits.clients import serving
 from ..kits.messages import ODD
-from ..kits.options import connection_of
-from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from ..kits.snapshots import stored
 from .test_strangers import hpub
@@ -196,17 +194,13 @@ def test_reads_are_exact_beside_mirrors(js, mirrored, kind):
 @pytest.fixture
 def only_mirrors():
     """A server where nobody but the two mirrors of stream S answers direct gets of it."""
-    with DevServer() as server:
-        client = Client(connection_of(server.url, request_timeout_s=2.0))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.*"], "allow_direct": True})
+    with serving(streams={"S": {"subjects": ["S.*"]}}, request_timeout_s=2.0) as (_, js):
         fill(js, "S", MESSAGES, b"old")
         hpub(js, [(b"S.odd", block, b"odd") for block in ODD.values()])
         plain(js, "S", ["M1", "M2"])
         update(js, "S", allow_direct=False)
         assert answering(js, "S") == {"M1", "M2"}
         yield js
-        client.close()
 
 
 @pytest.mark.parametrize("count", [40, MESSAGES])

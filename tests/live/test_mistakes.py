@@ -13,7 +13,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 
-from ..kits.mistakes import ERRORS, read, rows, stream, told, write
+from ..kits.mistakes import ERRORS, read, rows, source, stream, told, write
 from ..kits.proxy import Proxy, info_with
 from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
 from ..kits.servers import DevServer
@@ -417,6 +417,34 @@ def test_what_is_told(place, name):
     assert mistake.remedy in line
     assert str(error) in line and "\n" not in str(error)
     assert "password" not in line.replace("check option user and option password", "")
+
+
+TO_COME = "2200-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("blamed", "options"),
+    [
+        ("upToSequence", {"multiLast": "S.>", "upToSequence": 99}),
+        ("upToTime", {"multiLast": "S.>", "upToTime": TO_COME}),
+        ("multiLast", {"multiLast": "other.>"}),
+        ("multiLast", {"multiLast": "S.a,other"}),
+        ("stream", {"multiLast": "NODIRECT.>", "stream": "NODIRECT"}),
+        ("nextBySubject", {"nextBySubject": "other.>"}),
+        ("lastBySubject", {"lastBySubject": "other"}),
+        ("multiLast", {"multiLast": "S.a,other", "batch": 2}),
+        ("upToSequence", {"multiLast": "S.a", "batch": 2, "upToSequence": 99}),
+        ("upToTime", {"multiLast": "S.a", "batch": 2, "upToTime": TO_COME}),
+        ("startingTimestamp", {"startingTimestamp": TO_COME, "batch": 2}),
+    ],
+)
+def test_snapshots_and_single_gets_that_cannot_be(place, blamed, options):
+    """A bound to come, a subject outside, no direct get: one error each before a task."""
+    made = source(place.on("plain", **{"stream": "S"} | options))
+    error, _ = told(lambda: made.reader(made.schema()).partitions())
+
+    assert (type(error).__name__, error.option) == ("OptionError", blamed)
+    assert "\n" not in str(error)
 
 
 def test_what_is_no_mistake(place, caplog):

@@ -17,9 +17,9 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Origin
 
+from ..kits.clients import serving
 from ..kits.encoder import plain_builder
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
-from ..kits.servers import DevServer
 from ..kits.targets import targets_of
 from .test_publisher import stored
 
@@ -32,15 +32,9 @@ BY_SUBJECT = tuple((f"S.{label}.*", Priority.of(label)) for label in LABELS)
 @pytest.fixture
 def narrow(request):
     """A server that refuses what it has no room for at once, with 429; or another configuration."""
-    with DevServer(getattr(request, "param", NARROW)) as server:
-        client = Client(connection_of(server.url, request_timeout_s=60.0))
-        js = JetStream(client)
-        for name in ("S", "D"):
-            js.create_stream(
-                {"name": name, "subjects": [f"{name}.>"], "storage": "file", "allow_direct": True}
-            )  # fmt: skip
-        yield server, js
-        client.close()
+    streams = dict.fromkeys("SD", {"storage": "file"})
+    with serving(getattr(request, "param", NARROW), streams, request_timeout_s=60.0) as found:
+        yield found
 
 
 def rows(rng, count):

@@ -3,9 +3,7 @@
 import threading
 
 import pyarrow as pa
-import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
@@ -15,8 +13,8 @@ from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits import snapshots
+from ..kits.clients import serving
 from ..kits.options import connection_of, sink_of
-from ..kits.servers import DevServer
 
 
 def batches(subject, count, size=1000, width=1):
@@ -57,13 +55,6 @@ def check_in_order(messages, subject, count):
         assert rows == list(range(lane, count, 7))
 
 
-def own(server) -> JetStream:
-    """A client on a server of the test's own, with stream S of `S.>`."""
-    js = JetStream(Client(connection_of(server.url)))
-    js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-    return js
-
-
 def test_every_row_is_stored_in_order(nats_server, js, new_stream):
     """100,000 rows are 100,000 messages, those of a subject in the order of the rows."""
     name = new_stream()
@@ -75,23 +66,9 @@ def test_every_row_is_stored_in_order(nats_server, js, new_stream):
     check_in_order(stored(js, name), name, 100_000)
 
 
-@pytest.mark.parametrize("prefix", ["p", None], ids=["ids", "no ids"])
-def test_large_rows_are_stored_as_they_are(nats_server, js, new_stream, prefix):
-    """More of them than may be on their way, and some empty ones among them."""
-    name = new_stream()
-    data = [b"%d." % row * (30_000 if row % 7 else 0) for row in range(60)]
-    options = sink(nats_server, max_in_flight_bytes=1 << 20)
-    rows = pa.record_batch({"subject": [f"{name}.{row}" for row in range(60)], "data": data})
-    counts = publish(js.client, options, [rows.slice(0, 33), rows.slice(33)], prefix)
-
-    assert (counts.acked, counts.retries) == (60, 0)
-    assert stored(js, name) == [(f"{name}.{row}", each) for row, each in enumerate(data)]
-
-
 def test_a_server_restart_loses_and_doubles_nothing():
     """The server goes down in the middle and comes back; every row is stored once."""
-    with DevServer() as server:
-        js = own(server)
+    with serving() as (server, js):
 
         def rows():
             for number, batch in enumerate(batches("S", 40_000, 2000)):
@@ -104,22 +81,17 @@ def test_a_server_restart_loses_and_doubles_nothing():
             server.restart()
 
         down = threading.Thread(target=cycle)
-        client = Client(connection_of(server.url))
-        counts = publish(client, sink(server), rows(), id_prefix="p")
+        counts = publish(js.client, sink(server), rows(), id_prefix="p")
         down.join()
         messages = stored(js, "S")
 
         assert (counts.rows, counts.acked) == (40_000, 40_000)
         check_in_order(messages, "S", 40_000)
-        client.close()
-        js.client.close()
 
 
 def test_a_frozen_server_is_waited_for():
     """§12.4: a server that says nothing for longer than `ackTimeout` is asked again."""
-    with DevServer() as server:
-        js = own(server)
-        client = Client(connection_of(server.url))
+    with serving() as (server, js):
 
         def rows():
             for number, batch in enumerate(batches("S", 10_000)):
@@ -128,10 +100,8 @@ def test_a_frozen_server_is_waited_for():
                     server.pause()
                     threading.Timer(3.0, server.resume).start()
 
-        counts = publish(client, sink(server, ack_timeout_s=0.5), rows(), id_prefix="p")
+        counts = publish(js.client, sink(server, ack_timeout_s=0.5), rows(), id_prefix="p")
 
         assert counts.acked == 10_000
         assert counts.retries > 0
         check_in_order(stored(js, "S"), "S", 10_000)
-        client.close()
-        js.client.close()

@@ -19,16 +19,13 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.pushdown import narrowing_of
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader
 
-from ..kits.options import connection_of
-from ..kits.servers import DevServer
+from ..kits.clients import serving
 
 SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",), ("partition",)
 
@@ -36,24 +33,17 @@ SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",)
 @pytest.fixture(scope="module")
 def server():
     """2,000 flights over 400 subjects: 4 partitions, a stream each, a bucket; in two halves."""
-    with DevServer() as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["f.>"], "allow_direct": True})
-        js.create_stream(
-            {"name": "KV_B", "subjects": ["$KV.B.>"], "allow_direct": True,
-             "max_msgs_per_subject": 64}
-        )  # fmt: skip
-        for p in range(4):
-            js.create_stream({"name": f"S-{p}", "subjects": [f"g.{p}.>"], "allow_direct": True})
+    streams = {"S": {"subjects": ["f.>"]}}
+    streams |= {"KV_B": {"subjects": ["$KV.B.>"], "max_msgs_per_subject": 64}}
+    streams |= {f"S-{p}": {"subjects": [f"g.{p}.>"]} for p in range(4)}
+    with serving(streams=streams) as (server, js):
         for half in range(2):
             if half:
                 time.sleep(2.5)
             for i in range(1000):
                 at = f"{i % 4}.{'AB'[i // 4 % 2]}.{i % 400}" if i % 100 else f"1.rare.{i}"
-                client.requests([(f"{on}.{at}", b"%d" % i) for on in ("f", "g", "$KV.B")])
+                js.client.requests([(f"{on}.{at}", b"%d" % i) for on in ("f", "g", "$KV.B")])
         yield server
-        client.close()
 
 
 def messages_out(server):

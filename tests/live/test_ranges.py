@@ -26,12 +26,13 @@ from pyspark_jetstream.values import Secret
 
 from ..kits import clients, replicas
 from ..kits.admin import delete_consumers
+from ..kits.clients import serving
 from ..kits.messages import ODD, SOUND
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
 from ..kits.ranges import delete, fill, options, ranged, reading, rows, sequences
 from ..kits.seeds import fresh
-from ..kits.servers import DevCluster, DevServer
+from ..kits.servers import DevCluster
 from ..kits.shared import eventually
 from ..kits.snapshots import stored
 
@@ -50,12 +51,8 @@ def consumers(js, stream):
 
 def kept(js, stream):
     """The consumers that stay once the server has had time to delete those of attempts."""
-    deadline = time.monotonic() + 60
-    while True:
-        names = consumers(js, stream)
-        if time.monotonic() >= deadline or not any(name.startswith(NAMES) for name in names):
-            return names
-        time.sleep(0.01)
+    eventually(lambda: not any(name.startswith(NAMES) for name in consumers(js, stream)))
+    return consumers(js, stream)
 
 
 @pytest.fixture
@@ -69,13 +66,9 @@ def deep(js, new_stream):
 @pytest.fixture
 def mortal():
     """A server of the test's own, with a stream S of 50,000 messages; and its API."""
-    with DevServer() as server:
-        client = Client(options(server))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    with serving(request_timeout_s=20.0) as (server, js):
         fill(js, "S", 50_000)
         yield server, js
-        client.close()
 
 
 @pytest.fixture
@@ -340,15 +333,11 @@ REFUSING = {
 def test_where_the_server_refuses(what, by_direct_get):
     """Without consumers or pulls all is read by direct get; what may not be deleted expires."""
     reader = {"user": "reader", "password": Secret("x")} if "reader" in REFUSING[what] else {}
-    with DevServer(REFUSING[what]) as server:
-        admin = Client(connection_of(server.url, **(reader and reader | {"user": "admin"})))
+    with serving(REFUSING[what], **(reader and reader | {"user": "admin"})) as (server, js):
         client = Client(connection_of(server.url, **reader))
-        js = JetStream(admin)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         fill(js, "S", 3000)
         found = sequences(reading("S", 3000, expected=3000).batches(client))
         left = what == "DELETE" or kept(js, "S")
-        admin.close()
         client.close()
 
     assert found == list(range(1, 3001))
@@ -460,13 +449,9 @@ def test_far_away_pulls_wait_at_the_server(
 
 def test_messages_larger_than_one_request_may_bring():
     """A message larger than a request's byte limit is read all the same."""
-    with DevServer("max_payload: 16MB") as server:
-        client = Client(options(server, request_timeout_s=5.0))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    with serving("max_payload: 16MB", request_timeout_s=5.0) as (_, js):
         fill(js, "S", 3, bytes(15 << 20))
-        found = rows(client, ranged("S", 3, expected=3))
-        client.close()
+        found = rows(js.client, ranged("S", 3, expected=3))
 
     assert [len(row["data"]) for row in found] == [15 << 20] * 3
 

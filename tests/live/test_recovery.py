@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.write.exactlyonce import tail
@@ -16,8 +15,8 @@ from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 from pyspark_jetstream.write.task import write_task
 
+from ..kits.clients import serving
 from ..kits.options import connection_of, sink_of
-from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_strangers import hpub
 from .test_throttle import Operator
@@ -28,25 +27,19 @@ from .test_writes import KilledError
 def test_what_others_stored_stops_nobody(monkeypatch, pull):
     """Every row is found beside odd headers and huge messages, and the server lives."""
     monkeypatch.setattr(pulls, "_PULL_MESSAGES", pull)
-    with DevServer("max_payload: 16MB") as server:
-        client = Client(connection_of(server.url, request_timeout_s=60.0))
-        js = JetStream(client)
-        try:
-            js.create_stream({"name": "S", "subjects": ["S.>"]})
-            empty = js.stream_info("S")
-            large = bytes(9 << 20)
-            for row, data in enumerate([b"a", b"b", large, large, b"c", b"d"]):
-                js.publish("S.a", data, [("Nats-Msg-Id", f"t-0-{row}")])
-                hpub(js, [(b"S.b", b"A", b"body")])
-            found = Recovery(client, TaskName("w", 0, 0), [FoundStream.of(empty)], "t")
-            found.refresh()
-            stored = found._found["S"].between(0, 9)
+    with serving("max_payload: 16MB", request_timeout_s=60.0) as (_, js):
+        empty = js.stream_info("S")
+        large = bytes(9 << 20)
+        for row, data in enumerate([b"a", b"b", large, large, b"c", b"d"]):
+            js.publish("S.a", data, [("Nats-Msg-Id", f"t-0-{row}")])
+            hpub(js, [(b"S.b", b"A", b"body")])
+        found = Recovery(js.client, TaskName("w", 0, 0), [FoundStream.of(empty)], "t")
+        found.refresh()
+        stored = found._found["S"].between(0, 9)
 
-            assert stored["row"].to_pylist() == list(range(6))
-            assert stored["size"].to_pylist() == [1, 1, 9 << 20, 9 << 20, 1, 1]
-            assert js.stream_info("S").messages == 12
-        finally:
-            client.close()
+        assert stored["row"].to_pylist() == list(range(6))
+        assert stored["size"].to_pylist() == [1, 1, 9 << 20, 9 << 20, 1, 1]
+        assert js.stream_info("S").messages == 12
 
 
 SIZE = 50

@@ -20,8 +20,8 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED
 
+from ..kits.clients import serving
 from ..kits.options import changed, connection_of, sink_of
-from ..kits.servers import DevServer
 from .test_publisher import publish
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -160,21 +160,16 @@ SERVER = "jetstream { max_file_store: 300K, max_memory_store: 0 }"
 )
 def test_storage_that_is_used_up_is_waited_for(config, err_codes, reason):
     """§12.3: account (10002, reason 1) or server (10023, reason 4), and it says which."""
-    with DevServer(config) as server:
-        login = {"user": "u", "password": Secret("p")} if "users" in config else {}
-        connection = connection_of(server.url, **login)
-        client = Client(connection)
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "storage": "file"})
-        options = sink_of(connection, publish_timeout_s=6.0, ack_timeout_s=5.0)
+    login = {"user": "u", "password": Secret("p")} if "users" in config else {}
+    with serving(config, {"S": {"storage": "file"}}, **login) as (_, js):
+        options = sink_of(js.client.options, publish_timeout_s=6.0, ack_timeout_s=5.0)
 
         with pytest.raises(ProducerThrottledError) as raised:
-            publish(client, options, [rows("S.a", 1000, size=1000)])
+            publish(js.client, options, [rows("S.a", 1000, size=1000)])
         assert raised.value.reason == reason.name
         assert raised.value.err_code in err_codes, raised.value
         assert "has used up its storage: raise its limits" in str(raised.value)
         assert 0 < js.stream_info("S").messages < 1000
-        client.close()
 
 
 REFUSED = {

@@ -17,10 +17,10 @@ from pyspark_jetstream.values import Secret
 from ..kits import clients, replicas
 from ..kits.admin import delete_consumers
 from ..kits.answers import answer
-from ..kits.options import connection_of
+from ..kits.clients import serving
 from ..kits.pins import Puller, Query, QueryProcess, apart, query, until_it_reads
 from ..kits.proxy import Proxy
-from ..kits.servers import DevCluster, DevServer
+from ..kits.servers import DevCluster
 from ..kits.shared import RETENTIONS, eventually
 
 __all__ = ["apart", "query"]
@@ -341,10 +341,7 @@ def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, quer
 
 def test_a_proof_waits_for_a_server_that_is_away():
     """For longer than a third of priorityTimeout; then what was committed is settled."""
-    with DevServer() as server:
-        js = JetStream(Client(connection_of(server.url)))
-        js.create_stream({"name": "S", "subjects": ["S.>"], "retention": "workqueue",
-                          "allow_direct": True})  # fmt: skip
+    with serving(streams={"S": {"retention": "workqueue"}}) as (server, js):
         one = Query(server, stream="S", **SOON)
         one.batch()
         js.publish("S.a", b"x", [])
@@ -355,7 +352,6 @@ def test_a_proof_waits_for_a_server_that_is_away():
         one.commit()
         left = js.stream_info("S").messages
         one.stop()
-        js.client.close()
 
     assert left == 0
 
@@ -371,11 +367,9 @@ accounts { A: { jetstream: enabled, users: [
 def test_what_the_user_may_not_is_asked_once(denied):
     """A `limits` stream is read all the same; where the seat counts, that is the error."""
     login = {"user": "reader", "password": "x"}
-    with DevServer(FORBIDDING % denied) as server, Proxy(server.port) as proxy:
-        js = JetStream(Client(connection_of(server.url, user="admin", password=Secret("x"))))
-        for stream, retention in (("S", "limits"), ("Q", "workqueue")):
-            js.create_stream({"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True,
-                              "retention": retention})  # fmt: skip
+    streams = {"S": {}, "Q": {"retention": "workqueue"}}
+    admin = serving(FORBIDDING % denied, streams, user="admin", password=Secret("x"))
+    with admin as (server, js), Proxy(server.port) as proxy:
         one = Query(SimpleNamespace(url=proxy.url), stream="S", **SOON, **login)
         one.batch()
         for _ in range(3):
@@ -387,7 +381,6 @@ def test_what_the_user_may_not_is_asked_once(denied):
         with pytest.raises(PermissionsError):
             eventually(lambda: other.batch() and None)
         other.stop()
-        js.client.close()
 
     asked = sum(heard.count(f".CONSUMER.{denied}.".encode()) for heard in proxy.heard)
     assert one.sequences == [1, 2, 3]
@@ -431,10 +424,7 @@ def test_a_work_queue_loses_the_query_s_own_alone(js, new_stream, publish, query
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_a_server_that_is_killed_and_comes_back(retention, of):
     """A seat in memory is made anew, and one in a file is still there."""
-    with DevServer() as server:
-        js = JetStream(Client(connection_of(server.url)))
-        js.create_stream({"name": "S", "subjects": ["S.>"], "retention": retention,
-                          "allow_direct": True})  # fmt: skip
+    with serving(streams={"S": {"retention": retention}}) as (server, js):
         one, at = Query(server, stream="S", **of), [("S", "c-0")]
         one.batch()
         for _ in range(3):
@@ -452,7 +442,6 @@ def test_a_server_that_is_killed_and_comes_back(retention, of):
             )
         )
         one.stop()
-        js.client.close()
 
     assert one.sequences == [1, 2, 3, 4]
 

@@ -3,8 +3,6 @@
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import (
     DataLossError,
     JetStreamError,
@@ -14,10 +12,9 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.values import Secret
 
-from ..conftest import connection_to
 from ..kits.admin import delete_consumers
+from ..kits.clients import serving
 from ..kits.reading import Query, text
-from ..kits.servers import DevServer
 from ..kits.shared import ack_pending, numbered, query
 
 __all__ = ["query"]
@@ -174,11 +171,8 @@ def test_a_user_who_may_not_acknowledge():
       {user: all, password: x}
       {user: half, password: x, permissions: {publish: {deny: "$JS.ACK.>"}}}
     ]}"""
-    with DevServer(config=config) as server:
-        client = Client(connection_to(server, user="all", password=Secret("x")))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
-        client.request("s.1", b"x")
+    with serving(config, user="all", password=Secret("x")) as (server, js):
+        js.client.request("S.1", b"x")
         one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
                     user="half", password="x")  # fmt: skip
         try:
@@ -187,4 +181,3 @@ def test_a_user_who_may_not_acknowledge():
             assert js.consumer_info("S", "jobs-0").consumer_seq == 0
         finally:
             one.die()
-            client.close()

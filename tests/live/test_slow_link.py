@@ -12,10 +12,10 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.pace import appetite_of
 from pyspark_jetstream.fetch.pulling import pulls
 
+from ..kits.clients import serving
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
 from ..kits.ranges import fill, ranged, reading, sequences
-from ..kits.servers import DevServer
 
 MESSAGES = 1_500
 SIZE = 4_000
@@ -28,12 +28,8 @@ READS = 8
 @pytest.fixture(scope="module")
 def server():
     """A server that holds little for a slow reader, with 6 MB to read."""
-    with DevServer("max_pending: 1MB\nmax_payload: 512KB") as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    with serving("max_pending: 1MB\nmax_payload: 512KB") as (server, js):
         fill(js, "S", MESSAGES, b"x" * SIZE)
-        client.close()
         yield server
 
 

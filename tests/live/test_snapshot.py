@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pyspark_jetstream.errors import OptionError, SnapshotLossError
+from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshot
 
 from ..kits.seeds import fresh
@@ -240,32 +240,6 @@ def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
 
         assert {task.work.end for task in tasks} == {seq - 1}
         assert as_dict(found) == reduced(stored(js, stream), [">"], seq - 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "blamed"),
-    [
-        ({"upToSequence": 11}, "upToSequence"),
-        ({"upToTime": "2200-01-01T00:00:00Z"}, "upToTime"),
-        ({"multiLast": "other.>"}, "multiLast"),
-        ({"multiLast": "{stream}.a,other"}, "multiLast"),
-        ({"stream": "{stream}OFF", "multiLast": "{stream}OFF.>"}, "stream"),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_bad_input_is_found_on_the_driver(js, nats_server, new_stream, publish, options, blamed):
-    """A bound to come, a subject outside, no direct get: one error each before a task."""
-    stream = new_stream()
-    new_stream(name=f"{stream}OFF", allow_direct=False)
-    publish([(f"{stream}.{i}", b"") for i in range(10)])
-    given = {"stream": stream, "multiLast": f"{stream}.>"} | {
-        name: str(value).format(stream=stream) for name, value in options.items()
-    }
-
-    with pytest.raises(OptionError) as caught:
-        reader(nats_server, **given).partitions()
-    assert caught.value.option == blamed
-    assert "\n" not in str(caught.value)
 
 
 # ── layouts, markers, headers ────────────────────────────────────────────────────────────────

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client, Connection
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
@@ -25,9 +24,9 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import write_task
 
+from ..kits.clients import serving
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
-from ..kits.servers import DevServer
 from .test_publisher import stored
 from .test_serverheaders import copy, read_directly, stored_raw
 from .test_strangers import hpub
@@ -172,10 +171,7 @@ no_auth_user: a
 )
 def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_on):
     """A row is stored there if the user says that it is so."""
-    with DevServer(MAPPED) as server:
-        a = Client(connection_of(server.url, user="a", password=Secret("p")))
-        js = JetStream(a)
-        js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
+    with serving(MAPPED, {"T": {}}, user="a", password=Secret("p")) as (server, js):
         options = {"user": user, "password": "p"}
 
         with pytest.raises(RowError, match=f"'{subject}'.*requireStream=false"):
@@ -184,7 +180,6 @@ def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_o
         more = {"exactlyOnce": "false", "requireStream": "false"}
         assert written(server.url, rows(subject), **options | more).acked == 1
         assert stored(js, "T") == [(stored_on, b"0")]
-        a.close()
 
 
 FORBIDDEN = """
@@ -202,13 +197,10 @@ accounts { A {
 @pytest.mark.parametrize("way", ["once", "least"])
 def test_who_may_not_ask_is_told_by_pubacks(way, more):
     """Without the right to look a stream up each row has its PubAck."""
-    with DevServer(FORBIDDEN % more) as server:
-        any = Client(connection_of(server.url, user="any", password=Secret("p")))
-        JetStream(any).create_stream({"name": "T", "subjects": ["T.>"]})
+    with serving(FORBIDDEN % more, {"T": {}}, user="any", password=Secret("p")) as (server, _):
         login = {"user": "clerk", "password": "p"}
 
         assert written(server.url, rows("T.a", "T.b"), **WAYS[way] | login).acked == 2
-        any.close()
 
 
 def test_the_option_is_for_writes_that_need_to_know_nothing():
@@ -343,14 +335,9 @@ def unfit_among(names, before=3) -> list[dict]:
 @contextmanager
 def streams():
     """A server with a stream T, another one for dead letters, and a ledger."""
-    with DevServer() as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        for name in ("T", "dead"):
-            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+    with serving(streams={"T": {}, "dead": {}}) as (server, js):
         Ledger(js).ensure()
         yield server, js
-        client.close()
 
 
 def everything(js, stream):

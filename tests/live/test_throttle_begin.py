@@ -16,7 +16,6 @@ import pytest
 from pyspark_jetstream import isThrottled, throttledSubjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
@@ -33,8 +32,8 @@ from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.rows import MessageBuilder
 
+from ..kits.clients import serving
 from ..kits.options import connection_of, sink_of
-from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_publisher import stored
 from .test_throttle import CONTROL, Operator, Task
@@ -207,12 +206,11 @@ accounts { A { jetstream: enabled, users: [
 )
 def test_b7_who_may_not_ask_or_listen_writes_all_the_same(patient, publish, subscribe, hears):
     """B7: a task does not wait for what cannot come; the next one does not ask."""
-    with DevServer(LIMITED % (publish, subscribe)) as server:
-        admin = Client(connection_of(server.url, user="all", password=Secret("x")))
-        JetStream(admin).create_stream({"name": "S", "subjects": ["S.>"]})
+    limited = LIMITED % (publish, subscribe)
+    with serving(limited, user="all", password=Secret("x")) as (server, js):
         connection = connection_of(server.url, user="some", password=Secret("x"))
         options = sink_of(connection, metrics_subject="metrics")  # nor may the first report there
-        with listening(admin, f"{CONTROL}.{hears}"):
+        with listening(js.client, f"{CONTROL}.{hears}"):
             counts = [write(options, ["S.a"], producer_id=number) for number in range(2)]
 
     assert [each.acked for each in counts] == [20, 20]

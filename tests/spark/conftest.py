@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,30 +31,23 @@ class Run:
         return [len(self.batches[b]) for b in sorted(self.batches) if self.batches[b]]
 
 
+def _loaded(spark, way, shared, server=None, **options):
+    url = {"servers": (server or shared).url}
+    return getattr(spark, way).format("jetstream").options(**url | options).load()
+
+
 @pytest.fixture
 def stream_df(spark, nats_server):
     """A streaming DataFrame of the shared server with these options."""
 
-    def make(server=None, **options):
-        reader = spark.readStream.format("jetstream").option("servers", (server or nats_server).url)
-        for name, value in options.items():
-            reader = reader.option(name, value)
-        return reader.load()
-
-    return make
+    return partial(_loaded, spark, "readStream", nats_server)
 
 
 @pytest.fixture
 def range_df(spark, nats_server):
     """A batch DataFrame of the shared server with these options."""
 
-    def make(server=None, **options):
-        reader = spark.read.format("jetstream").option("servers", (server or nats_server).url)
-        for name, value in options.items():
-            reader = reader.option(name, value)
-        return reader.load()
-
-    return make
+    return partial(_loaded, spark, "read", nats_server)
 
 
 @pytest.fixture

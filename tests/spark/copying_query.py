@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import threading
-import time
 
-
-def end_with_parent() -> None:
-    """Kills the driver, its executors and their workers when the test is gone."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
-
+from tests.kits.drivers import end_with_parent
 
 KEY = "split(subject, '[.]')[2]"
 COLUMNS = {

@@ -11,12 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import parse_connection
-
+from ..kits.clients import serving
 from ..kits.mistakes import ERRORS
-from ..kits.servers import DevServer
 
 KAFKA = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders"}
 
@@ -56,12 +52,9 @@ class Place:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The server of all mistakes."""
-    with DevServer() as server:
-        client = Client(parse_connection({"servers": server.url}))
-        JetStream(client).create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+    with serving() as (server, js):
         for _ in range(5):
-            client.request("S.a", b"x")
-        client.close()
+            js.client.request("S.a", b"x")
         yield server
 
 

@@ -25,9 +25,11 @@ from pyspark_jetstream.publish.publisher import publish
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
+from ..chaos import processes
 from ..conftest import connection_to
 from ..kits.encoder import plain_builder
 from ..kits.options import sink_of
+from ..kits.places import ROOT
 from ..kits.servers import DevServer
 
 MESSAGES_A_KILL = 8_000
@@ -146,7 +148,10 @@ class Query(AbstractContextManager["Query"]):
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("copying_query.py")),
              json.dumps(arguments)],
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env=os.environ | {
+                "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYTHONPATH": str(ROOT),
+            },
             stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, cwd=home,
         )  # fmt: skip
 
@@ -160,44 +165,20 @@ class Query(AbstractContextManager["Query"]):
 
     def __exit__(self, *_):
         """SIGKILL to everything of it: driver, executors, Python workers."""
-        for pid in self._of_session():
-            _kill(pid)
+        for pid in self._pids():
+            processes.send(pid, signal.SIGKILL)
         self._process.wait(60)
         self._log.close()
 
     def kill_worker(self, rng):
         """SIGKILL to an executor, or where there is none to a Python worker, if there is one."""
-        pids = self._of_session()
-        found = [pid for pid in pids if b"CoarseGrainedExec" in _command(pid)]
-        found = found or [pid for pid in pids if b"pyspark.daemon" in _command(pid)]
-        if found:
-            _kill(rng.choice(found))
-        return bool(found)
+        pids = self._pids()
+        found = [pid for pid, role in pids.items() if role == "executor"]
+        found = found or [pid for pid, role in pids.items() if role in ("worker", "daemon")]
+        return bool(found) and processes.send(rng.choice(found), signal.SIGKILL)
 
-    def _of_session(self):
-        pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-        return [pid for pid in pids if _session(pid) == self._process.pid]
-
-
-def _kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def _session(pid):
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-def _command(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    def _pids(self):
+        return processes.of_session(self._process.pid)
 
 
 def batches_begun(home):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,10 +9,8 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from pyspark_jetstream.client.jetstream import JetStream
-
-from ..kits.options import connection_of
-from ..kits.servers import DevServer
+from ..kits.clients import serving
+from ..live.test_pushdown import messages_out
 
 
 @pytest.fixture(params=["true", "false"], ids=["push-down", "no-push-down"])
@@ -102,26 +99,11 @@ def test_filters_with_and_without_push_down(push_down, range_df, new_stream, pub
 
 def test_pushed_filters_reach_the_server(spark, push_down, range_df, new_stream, publish):
     """With push-down a query for one subject takes few messages from the server."""
-    from http.client import HTTPConnection
-
-    def messages_out():
-        connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=60)
-        connection.request("GET", "/varz")
-        out: int = json.loads(connection.getresponse().read())["out_msgs"]
-        connection.close()
-        return out
-
-    from pyspark_jetstream.client.connection import Client
-
-    with DevServer() as server:
-        client = Client(connection_of(server.url))
-        js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        client.requests([(f"S.{i % 100}", b"") for i in range(2000)])
-        before = messages_out()
+    with serving() as (server, js):
+        js.client.requests([(f"S.{i % 100}", b"") for i in range(2000)])
+        before = messages_out(server)
         found = range_df(server, stream="S").where("subject = 'S.7'").collect()
-        out = messages_out() - before
-        client.close()
+        out = messages_out(server) - before
 
     assert len(found) == 20
     assert (out < 200) is push_down

@@ -20,6 +20,7 @@ from pyspark_jetstream.errors import AuthenticationError
 from pyspark_jetstream.testing import find_server
 from pyspark_jetstream.values import Secret
 
+from ..kits.clients import serving
 from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
@@ -131,11 +132,8 @@ def test_servers_that_are_soon_at_an_end(
     """Each file of conf/pressure/ provokes the refusal it is for."""
     text = (CONF / "pressure" / f"{name}.conf").read_text()
     text = text.replace('"nats-data-pressure"', json.dumps(str(tmp_path)))
-    with DevServer(text) as server:
-        client = Client(connection_of(server.url, **login))
-        JetStream(client).create_stream({"name": "S", "subjects": ["S"]})
-        replies = client.requests([("S", b"x" * 2_000)] * 1_000)
-        client.close()
+    with serving(text, {"S": {"subjects": ["S"]}}, **login) as (_, js):
+        replies = js.client.requests([("S", b"x" * 2_000)] * 1_000)
     answers = [json.loads(reply.data) for reply in replies]
     found = {answer["error"]["err_code"] for answer in answers if "error" in answer}
 

@@ -84,6 +84,18 @@ def test_nobody_listens():
     assert not pauses.nobody
 
 
+@pytest.mark.parametrize(("nobody", "patient"), [(True, False), (False, True)])
+def test_a_look_for_producers_is_asked_for_at_once_again(nobody, patient):
+    """Only where nobody listens, and for whoever looks on; else in a second."""
+    pauses = Pauses()
+    pauses.nobody, pauses.patient = nobody, patient
+    pauses.due(0.0)
+    assert pauses.next_deadline == 1.0
+    pauses.nobody = pauses.patient = True
+    pauses.due(1.0)
+    assert pauses.next_deadline < 1.1
+
+
 def test_who_is_not_heard_of_any_more_has_ended():
     """A producer that owes no receipt is forgotten ten seconds after its last word."""
     pauses = Pauses()
@@ -91,6 +103,7 @@ def test_who_is_not_heard_of_any_more_has_ended():
     found(pauses, 0.0, 7, 8)
     for now in range(1, 11):
         pauses.due(float(now))
+        assert set(pauses.members) == {7, 8}
         found(pauses, now, 8)
     pauses.due(11.0)
 
