@@ -100,7 +100,7 @@ class _Login:
                 self._peer.dial(server.hostname, server.port)
                 self._enter(server.hostname)
                 return self._info
-            except (OSError, _Unentered) as error:
+            except (OSError, _Unentered, ProtocolError) as error:
                 if final := self._final(error):
                     raise final from None
                 failures[self._peer.name] = error  # another one may let us in
@@ -211,7 +211,4 @@ def _info(line: bytes) -> dict[str, Any]:
     verb, _, text = line.partition(b" ")
     if verb != b"INFO":
         raise _Unentered("nats: empty response from server when expecting INFO message")
-    try:
-        return info_of(text)
-    except ProtocolError as error:
-        raise _Unentered(f"nats: info message, json parse error: {error}") from None
+    return info_of(text)
