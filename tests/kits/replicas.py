@@ -32,6 +32,11 @@ def create(js: JetStream, config: dict[str, Any]) -> None:
             time.sleep(0.1)
 
 
+def leader(js: JetStream, stream: str) -> str:
+    """Who leads it; empty where nobody does."""
+    return js.call(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") or ""
+
+
 def publish(client: Client, messages: Sequence[tuple[str, bytes]]) -> list[int]:
     """Stores each message, once, and returns their sequences; sent again while nobody takes it."""
     run, deadline = secrets.token_hex(8), time.monotonic() + 120

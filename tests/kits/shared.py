@@ -46,6 +46,18 @@ def numbered(name: str, n: int, start: int = 0) -> list[tuple[str, bytes]]:
     return [(f"{name}.{i % 7}", b"m%d" % i) for i in range(start, start + n)]
 
 
+@pytest.fixture
+def numbered_stream(new_stream: Callable[..., str], publish: Callable[..., None]) -> Any:
+    """Makes a stream of so many messages."""
+
+    def make(n: int) -> str:
+        name = new_stream()
+        publish(numbered(name, n))
+        return name
+
+    return make
+
+
 def ack_pending(js: JetStream, name: str, consumer: str = "jobs-0") -> int:
     """Claims of all readers of a consumer."""
     return js.consumer_info(name, consumer).num_ack_pending

@@ -15,39 +15,24 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 
 from ..kits.clients import options
-from ..kits.replicas import create, fill
+from ..kits.replicas import create, fill, leader
 from ..kits.servers import DevCluster
 from ..kits.shared import eventually
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with DevCluster(3) as cluster:
-        yield cluster
-
-
-def leader(js, stream):
-    return js.call(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") or ""
-
-
-def replicated(js, name, count):
-    """A stream of three replicas with `count` messages."""
-    config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
-    create(js, config)
-    eventually(lambda: leader(js, name))
-    fill(js, name, count)
-
-
-def test_a_replica_that_knows_no_leader_is_not_believed(cluster):
+def test_a_replica_that_knows_no_leader_is_not_believed():
     """STREAM.INFO of a replica that knows no leader is not taken for the stream's."""
-    home, *others = cluster.servers
     name, asked = "NOBODY", "$JS.API.STREAM.INFO.NOBODY"
     with (
-        closing(Client(options(home.url, request_timeout_s=60.0))) as admin,
-        closing(Client(options(home.url, request_timeout_s=5.0))) as hasty,
+        DevCluster(3) as cluster,
+        closing(Client(options(cluster.servers[0].url, request_timeout_s=60.0))) as admin,
+        closing(Client(options(cluster.servers[0].url, request_timeout_s=5.0))) as hasty,
     ):
+        home, *others = cluster.servers
         js = JetStream(admin)
-        replicated(js, name, 10)
+        create(js, {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3})
+        eventually(lambda: leader(js, name))
+        fill(js, name, 10)
         while leader(js, name) == home.name:
             js.call(f"STREAM.LEADER.STEPDOWN.{name}")
             time.sleep(0.5)

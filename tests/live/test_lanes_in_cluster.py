@@ -15,7 +15,7 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
-from ..kits.replicas import create
+from ..kits.replicas import create, leader
 from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
 from .test_publisher import check_in_order, stored
@@ -27,10 +27,6 @@ T = TypeVar("T")
 def cluster():
     with DevCluster(3) as cluster:
         yield cluster
-
-
-def leader(js: JetStream, stream: str) -> str:
-    return js.call(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") or ""
 
 
 @contextmanager

@@ -17,14 +17,14 @@ from ..kits.clients import serving
 from ..kits.options import connection_of, sink_of
 
 
-def batches(subject, count, size=1000, width=1):
+def batches(subject, count, size=1000):
     """Batches whose data is the row's number."""
     for low in range(0, count, size):
         rows = range(low, min(count, low + size))
         yield pa.record_batch(
             {
                 "subject": pa.array([f"{subject}.{row % 7}" for row in rows]),
-                "data": pa.array([str(row).rjust(width) for row in rows]),
+                "data": pa.array(list(map(str, rows))),
             }
         )
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ..kits.shared import RETENTIONS, ack_pending, numbered, query
+from ..kits.shared import RETENTIONS, ack_pending, numbered, numbered_stream, query
 
-__all__ = ["query"]
+__all__ = ["numbered_stream", "query"]
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
@@ -128,10 +128,9 @@ def test_headers_and_tasks(js, new_stream, publish, query):
     assert one.rows[0]["headers"] == [("A", ["1", "2"])]
 
 
-def test_a_start_other_than_the_first_message(js, new_stream, publish, query):
+def test_a_start_other_than_the_first_message(js, numbered_stream, query):
     """The query that makes the consumer says where it begins; those that join take it as it is."""
-    name = new_stream()
-    publish(numbered(name, 10))
+    name = numbered_stream(10)
     one = query(stream=name, startingOffsets='{"0": 8}')
     two = query(stream=name, startingOffsets="earliest")
     one.drain()
@@ -141,10 +140,9 @@ def test_a_start_other_than_the_first_message(js, new_stream, publish, query):
     assert two.sequences == []
 
 
-def test_available_now(js, new_stream, publish, query):
+def test_available_now(js, numbered_stream, publish, query):
     """A run of what is there claims as much as was waiting when it began, and ends."""
-    name = new_stream()
-    publish(numbered(name, 25))
+    name = numbered_stream(25)
     one = query(stream=name, maxRecordsPerTrigger=10)
     one.reader.prepareForTriggerAvailableNow()
     one.step()
@@ -180,10 +178,9 @@ def test_batches_are_limited(js, new_stream, publish, query):
     assert 2 <= by_bytes.step() <= 5
 
 
-def test_one_message_at_a_time(js, new_stream, publish, query):
+def test_one_message_at_a_time(js, numbered_stream, publish, query):
     """With `maxAckPending` 1 one claim is held; another query gets one when it has none."""
-    name = new_stream()
-    publish(numbered(name, 4))
+    name = numbered_stream(4)
     one = query(stream=name, maxAckPending=1)
     two = query(stream=name, maxAckPending=1, minPending=1)
 
@@ -194,10 +191,9 @@ def test_one_message_at_a_time(js, new_stream, publish, query):
     assert (one.sequences, two.sequences) == ([1, 2, 3, 4], [5, 6])
 
 
-def test_progress(js, new_stream, publish, query):
+def test_progress(js, numbered_stream, query):
     """The progress tells claims of this query, of all readers, and what nobody has claimed."""
-    name = new_stream()
-    publish(numbered(name, 30))
+    name = numbered_stream(30)
     one, two = (query(stream=name, maxRecordsPerTrigger=10) for _ in range(2))
     one.plan()
     two.plan()

@@ -11,15 +11,14 @@ from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claims import Claim, gathered
 
-from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, query
+from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, numbered_stream, query
 
-__all__ = ["query"]
+__all__ = ["numbered_stream", "query"]
 
 
-def test_a_replay_has_the_recorded_claims(js, new_stream, publish, query):
+def test_a_replay_has_the_recorded_claims(js, numbered_stream, query):
     """A batch that is run again has the same rows and deliveries while others claim."""
-    name = new_stream()
-    publish(numbered(name, 60))
+    name = numbered_stream(60)
     one, two = (query(stream=name, maxRecordsPerTrigger=20) for _ in range(2))
     one.plan()
     first = one.read()
@@ -33,10 +32,9 @@ def test_a_replay_has_the_recorded_claims(js, new_stream, publish, query):
     assert ack_pending(js, name) == 0
 
 
-def test_asked_twice_claims_once(js, new_stream, publish, query):
+def test_asked_twice_claims_once(js, numbered_stream, query):
     """Asked again from the same start, the same claims are the answer."""
-    name = new_stream()
-    publish(numbered(name, 20))
+    name = numbered_stream(20)
     one = query(stream=name, maxRecordsPerTrigger=5)
     first = one.claim()
 
@@ -65,10 +63,9 @@ def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention
     assert {row["deliveries"] for row in one.rows} == {1}
 
 
-def test_heartbeats_keep_claims(js, new_stream, publish, query):
+def test_heartbeats_keep_claims(js, numbered_stream, query):
     """While a query lives, a batch longer than its ack wait keeps its claims."""
-    name = new_stream()
-    publish(numbered(name, 10))
+    name = numbered_stream(10)
     one, two = query(stream=name, ackWait="12s"), query(stream=name)
     one.plan()
     until = time.monotonic() + 19
@@ -85,10 +82,9 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     assert not any(one.reader.driver.heartbeats._held.values())
 
 
-def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
+def test_heartbeats_keep_the_claims_of_a_replay(js, numbered_stream, query):
     """A batch that runs again may take many ack waits as well."""
-    name = new_stream()
-    publish(numbered(name, 10))
+    name = numbered_stream(10)
     one, two = query(stream=name, ackWait="8s"), query(stream=name)
     one.plan()
     one.die()
@@ -99,10 +95,9 @@ def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
         assert two.claim() is None
 
 
-def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, query):
+def test_available_now_does_not_count_what_comes_again(js, numbered_stream, publish, query):
     """Claims of a dead query that return are read as well, and end no run before it."""
-    name = new_stream()
-    publish(numbered(name, 10))
+    name = numbered_stream(10)
     dead = query(stream=name, ackWait="4s")
     dead.claim()
     dead.die()
@@ -182,10 +177,9 @@ def test_the_one_before_is_back_while_its_claims_are_read(
     assert sorted(one.sequences + two.sequences) == list(range(1, 16))
 
 
-def test_a_single_batch_is_refused(js, new_stream, publish, query):
+def test_a_single_batch_is_refused(js, numbered_stream, query):
     """`trigger(once=True)` never acknowledges its batch, so it is refused."""
-    name = new_stream()
-    publish(numbered(name, 3))
+    name = numbered_stream(3)
     reader = query(stream=name).reader
 
     with pytest.raises(OptionError, match="availableNow"):

@@ -15,9 +15,9 @@ from pyspark_jetstream.values import Secret
 from ..kits.admin import delete_consumers
 from ..kits.clients import serving
 from ..kits.reading import Query, text
-from ..kits.shared import ack_pending, numbered, query
+from ..kits.shared import ack_pending, numbered, numbered_stream, query
 
-__all__ = ["query"]
+__all__ = ["numbered_stream", "query"]
 
 
 SHARED = {"priority_policy": "overflow", "priority_groups": ["spark"]}
@@ -38,10 +38,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("config", "options", "option", "says"), KINDS)
-def test_a_consumer_of_another_kind(js, new_stream, publish, query, config, options, option, says):
+def test_a_consumer_of_another_kind(js, numbered_stream, query, config, options, option, says):
     """A consumer that cannot be shared so is one error before a message is claimed."""
-    name = new_stream()
-    publish(numbered(name, 3))
+    name = numbered_stream(3)
     js.create_consumer(name, {"durable_name": "jobs-0", "ack_policy": "explicit"} | config)
 
     with pytest.raises(OptionError, match=says) as caught:
@@ -58,10 +57,9 @@ def test_streams_that_cannot_be_shared(js, new_stream, query):
         query(stream=new_stream(retention="workqueue"), startingOffsets="latest").claim()
 
 
-def test_a_checkpoint_of_another_query(js, new_stream, publish, query):
+def test_a_checkpoint_of_another_query(js, numbered_stream, query):
     """A checkpoint that was written with other settings is refused, and named."""
-    name = new_stream()
-    publish(numbered(name, 3))
+    name = numbered_stream(3)
     one = query(stream=name)
     end = one.plan()
     limit = ReadMaxRows(1)
@@ -80,10 +78,9 @@ def test_a_checkpoint_of_another_query(js, new_stream, publish, query):
         ).reader.latestOffset(text(end), limit)
 
 
-def test_claims_that_left_the_stream(js, new_stream, publish, query):
+def test_claims_that_left_the_stream(js, numbered_stream, query):
     """Messages that are purged between claim and read are data loss."""
-    name = new_stream()
-    publish(numbered(name, 10))
+    name = numbered_stream(10)
     strict = query(stream=name)
     strict.plan()
     js.purge(name, None, 6)
@@ -95,10 +92,9 @@ def test_claims_that_left_the_stream(js, new_stream, publish, query):
     assert [row["sequence"] for row in lax.read()] == [6, 7, 8, 9, 10]
 
 
-def test_a_consumer_or_stream_that_is_gone(js, new_stream, publish, query):
+def test_a_consumer_or_stream_that_is_gone(js, numbered_stream, publish, query):
     """A query that resumes without its consumer, or with a stream made anew, says what is lost."""
-    name = new_stream()
-    publish(numbered(name, 3))
+    name = numbered_stream(3)
     one = query(stream=name)
     one.step()
     delete_consumers(js, [(name, "jobs-0")])
@@ -135,10 +131,9 @@ def test_a_consumer_deleted_meanwhile(js, new_stream, publish, query):
         ("consumer", "the consumer .* was made anew"),
     ],
 )
-def test_made_anew_while_a_query_runs(js, new_stream, publish, query, what, told):
+def test_made_anew_while_a_query_runs(js, numbered_stream, publish, query, what, told):
     """A stream or consumer made anew under a running query is data loss."""
-    name = new_stream()
-    publish(numbered(name, 10))
+    name = numbered_stream(10)
     one = query(stream=name, maxRecordsPerTrigger=5)
     lax = query(stream=name, failOnDataLoss="false")
     assert one.step() == 5

@@ -92,6 +92,18 @@ class Job:
                         os.kill(pid, signal.SIGKILL)
                 time.sleep(0.05)
 
+    def survives(self, script, arguments, offsets, kills, seed, between):
+        """The output of its last run, after kills soon after it has begun one batch more."""
+        chance = random.Random(seed)
+        for kill in range(kills):
+            until = soon_after(offsets, "?", kill + 2, chance)
+            died, said = self.run(script, *arguments, until=until)
+            assert died == -signal.SIGKILL, said[-3000:]
+            between()
+        ended, said = self.run(script, *arguments)
+        assert ended == 0, said[-3000:]
+        return said
+
     def _left(self):
         """The processes of runs that are still there."""
         found = []
@@ -134,18 +146,13 @@ def parquet_rows(output):
     return rows
 
 
-def once(rows):
-    """Whether no row is there twice."""
-    return max(Counter(row["sequence"] for row in rows).values(), default=1) == 1
-
-
 KILLS = pytest.mark.parametrize(("kills", "seed"), [(1, 0), (3, 1), (3, 2), (3, 3)])
 
 
 @KILLS
 def test_a_range_in_parquet_survives_kills(job, new_stream, publish, tmp_path, kills, seed):
     """Parquet has each message of the range once, at each moment."""
-    name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
+    name, output = new_stream(), tmp_path / "out"
     sent = [(f"{name}.k{i % 50}", b"m%d" % i, [("X", f"y{i}")]) for i in range(6_000)]
     publish(sent)
     arguments = (
@@ -153,15 +160,15 @@ def test_a_range_in_parquet_survives_kills(job, new_stream, publish, tmp_path, k
         "--option", "includeHeaders=true", "--output", str(output), "--partition-by", "day",
     )  # fmt: skip
 
-    for kill in range(kills):
-        until = soon_after(output, "_checkpoint/offsets/?", kill + 2, chance)
-        died, said = job.run("range_backfill", *arguments, until=until)
-        assert died == -signal.SIGKILL, said[-3000:]
-        assert once(parquet_rows(output))
-    ended, said = job.run("range_backfill", *arguments)
+    def is_once():
+        assert (
+            max(Counter(each["sequence"] for each in parquet_rows(output)).values(), default=1) == 1
+        )
+
+    offsets = output / "_checkpoint" / "offsets"
+    said = job.survives("range_backfill", arguments, offsets, kills, seed, is_once)
     rows = sorted(parquet_rows(output), key=lambda row: row["sequence"])
 
-    assert ended == 0, said[-3000:]
     assert " rows, 0 left, " in said and "done: " in said
     assert [row["sequence"] for row in rows] == list(range(101, 5_901))
     for row in rows:
@@ -176,7 +183,7 @@ def test_a_range_in_a_stream_survives_kills(
     job, new_stream, publish, range_df, tmp_path, kills, seed
 ):
     """Taken up after the duplicate window, the copy is there once, in order, with headers."""
-    name, chance, checkpoint = new_stream(), random.Random(seed), tmp_path / "checkpoint"
+    name, checkpoint = new_stream(), tmp_path / "checkpoint"
     target = new_stream(duplicate_window=2_000_000_000, allow_rollup_hdrs=True)
     sent = [
         (f"{name}.k{i % 70}", b"%d" % i, [("Nats-Msg-Id", f"i-{i}"), ("X", f"y{i}")])
@@ -190,15 +197,10 @@ def test_a_range_in_a_stream_survives_kills(
         "--target", f"subjectMapping={mapping}",
     )  # fmt: skip
 
-    for kill in range(kills):
-        until = soon_after(checkpoint, "offsets/?", kill + 2, chance)
-        died, said = job.run("range_backfill", *arguments, until=until)
-        assert died == -signal.SIGKILL, said[-3000:]
-        time.sleep(2.5)
-    ended, said = job.run("range_backfill", *arguments)
+    offsets = checkpoint / "offsets"
+    job.survives("range_backfill", arguments, offsets, kills, seed, lambda: time.sleep(2.5))
     copied = range_df(stream=target, includeHeaders="true").orderBy("sequence").collect()
 
-    assert ended == 0, said[-3000:]
     assert [row.data for row in copied] == [data for _, data, _ in sent]
     for n, row in enumerate(copied):
         assert row.subject == f"{target}.k{n % 70}"
@@ -266,7 +268,7 @@ def test_a_snapshot_whose_point_is_gone_fails(job, new_stream, publish, js, tmp_
 @KILLS
 def test_a_replay_survives_kills(job, new_stream, js, publish, range_df, tmp_path, kills, seed):
     """Dead letters of one reason become their rows, each once; others are left out."""
-    chance, checkpoint = random.Random(seed), tmp_path / "checkpoint"
+    checkpoint = tmp_path / "checkpoint"
     target, dead = new_stream(duplicate_window=2_000_000_000), new_stream()
 
     def shed(first, last, reason):
@@ -291,15 +293,10 @@ def test_a_replay_survives_kills(job, new_stream, js, publish, range_df, tmp_pat
         "--checkpoint", str(checkpoint), *job.login("--target"), "--target", "ackTimeout=1s",
     )  # fmt: skip
 
-    for kill in range(kills):
-        until = soon_after(checkpoint, "offsets/?", kill + 2, chance)
-        died, said = job.run("replay_dead_letters", *arguments, until=until)
-        assert died == -signal.SIGKILL, said[-3000:]
-        time.sleep(2.5)
-    ended, said = job.run("replay_dead_letters", *arguments)
+    offsets = checkpoint / "offsets"
+    job.survives("replay_dead_letters", arguments, offsets, kills, seed, lambda: time.sleep(2.5))
     rows = range_df(stream=target, includeHeaders="true").orderBy("sequence").collect()
 
-    assert ended == 0, said[-3000:]
     assert [row.data for row in rows] == [b"%d" % i for i in range(6_000)]
     for n, row in enumerate(rows):
         assert row.subject == f"{target}.k{n % 40}"

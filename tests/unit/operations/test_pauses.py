@@ -60,6 +60,14 @@ def receipts(pauses):
     return {number: each.receipts for number, each in pauses.members.items()}
 
 
+def begun(*ids, filter="orders.*", reason=QUOTA):
+    """A pause, and what producers are told who are found at once."""
+    pauses = Pauses()
+    pauses.pause(filter, reason, 60.0)
+    pauses.due(0.0)
+    return pauses, told(found(pauses, 0.0, *ids))
+
+
 # ── discovery ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -142,11 +150,8 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
 
 def test_b22_a_receipt_in_time_is_all():
     """B22: who acknowledges within the wait is told nothing more before the second is over."""
-    pauses = Pauses()
-    pauses.pause("orders.*", QUOTA, 60.0)
-    pauses.due(0.0)
-    command = told(found(pauses, 0.0, 7))[7]
-    waiting = pauses.waiting
+    pauses, commands = begun(7)
+    command, waiting = commands[7], pauses.waiting
     receipt(pauses, command, 0.099)
 
     assert command == ThrottleProducer(command.request_id, QUOTA, 1 + MARGIN_S, "orders.*", 7)
@@ -158,10 +163,8 @@ def test_b22_a_receipt_in_time_is_all():
 
 def test_b23_who_stays_silent_is_named():
     """B23: who does not acknowledge in time is named; others are not held up by it."""
-    pauses = Pauses()
-    pauses.pause("orders.*", QUOTA, 60.0)
-    pauses.due(0.0)
-    receipt(pauses, told(found(pauses, 0.0, 7, 8))[8], 0.01)
+    pauses, commands = begun(7, 8)
+    receipt(pauses, commands[8], 0.01)
     early = told(pauses.due(0.099)), list(pauses.silent)
     sends = told(pauses.due(0.1))
 
@@ -173,24 +176,18 @@ def test_b23_who_stays_silent_is_named():
 
 def test_b23_a_late_receipt_counts():
     """B23: it says that the producer is paused, so it is not named any more."""
-    pauses = Pauses()
-    pauses.pause("orders.*", QUOTA, 60.0)
-    pauses.due(0.0)
-    first = told(found(pauses, 0.0, 7))[7]
+    pauses, commands = begun(7)
     pauses.due(0.1)
     named = list(pauses.silent)
-    receipt(pauses, first, 0.9)
+    receipt(pauses, commands[7], 0.9)
 
     assert (named, pauses.silent) == ([7], {})
 
 
 def test_b23_who_is_gone_is_not_silent():
     """B23: the server says that nobody listens any more; every task ends some day."""
-    pauses = Pauses()
-    pauses.pause("orders.*", QUOTA, 60.0)
-    pauses.due(0.0)
-    command = told(found(pauses, 0.0, 7))[7]
-    pauses.receive_reply(command.request_id, 503, b"", 0.01)
+    pauses, commands = begun(7)
+    pauses.receive_reply(commands[7].request_id, 503, b"", 0.01)
     pauses.due(0.1)
     pauses.due(0.2)
 
@@ -201,10 +198,7 @@ def test_b23_who_is_gone_is_not_silent():
 @pytest.mark.parametrize("reason", [each for each in Reason if not each.is_quota])
 def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
     """B22: nobody is silent, nothing follows; a receipt that comes is shown."""
-    pauses = Pauses()
-    pauses.pause(">", reason, 60.0)
-    pauses.due(0.0)
-    commands = told(found(pauses, 0.0, 7, 8))
+    pauses, commands = begun(7, 8, filter=">", reason=reason)
     waiting = pauses.waiting
     receipt(pauses, commands[8], 0.05)
     later = [told(pauses.due(now)) for now in (0.1, 0.2, 0.9)]
@@ -224,15 +218,11 @@ def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
 )
 def test_what_is_no_receipt_changes_nothing(data):
     """Such a reply is no receipt; the producer is named."""
-    pauses = Pauses()
-    pauses.pause("a", QUOTA, 60.0)
-    pauses.due(0.0)
-    command = told(found(pauses, 0.0, 7))[7]
-    sends = pauses.receive_reply(command.request_id, 0, data, 0.01)
-
+    pauses, commands = begun(7)
+    sends = pauses.receive_reply(commands[7].request_id, 0, data, 0.01)
     pauses.due(0.1)
 
-    assert (command.request_id, sends) == (1, [])
+    assert (commands[7].request_id, sends) == (1, [])
     assert list(pauses.silent) == [7]
 
 

@@ -80,11 +80,12 @@ def test_b17_random_skips_what_is_paused():
     ("paused", "config"),
     [
         ("orders.*", {}),
+        ("another", {}),
         ("orders.2", {"max_msgs_per_subject": 1}),
         ("orders.2", {"allow_rollup_hdrs": True}),
         ("orders.2", None),
     ],
-    ids=["all is paused", "few are kept", "rolled up", "no stream"],
+    ids=["all is paused", "nothing is", "few are kept", "rolled up", "no stream"],
 )
 def test_b17_rows_wait(paused, config):
     """B17: where no other is free, a row may be replaced, or no stream is known."""
