@@ -163,15 +163,6 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
         assert found[1] == found[0]
 
 
-def test_no_other_way_is_taken_without_need(js, deep, by_direct_get):
-    """50,000 messages come by one consumer, which is deleted at the end."""
-    found = sequences(reading(deep, 50_000, expected=50_000).batches(js.client))
-
-    assert found == list(range(1, 50_001))
-    assert by_direct_get == []
-    assert kept(js, deep) == []
-
-
 def test_what_the_server_is_told_of_it(js, deep):
     """While it is read by, it is in memory, without acks, in the group, and goes by itself."""
     batches = reading(deep, 50_000).batches(js.client)
@@ -484,25 +475,3 @@ def test_a_stream_that_ends_before_what_was_counted_is_data_loss(js, new_stream,
             rows(js.client, read)
     else:
         assert len(rows(js.client, read)) == 10
-
-
-def test_replaced_messages_are_no_data_loss(js, new_stream, publish):
-    """Where streams keep the last message of a subject, what was replaced is not lost."""
-    stream = new_stream(max_msgs_per_subject=1)
-    publish([(f"{stream}.{i % 10}", b"%d" % i) for i in range(100)])
-
-    found = sequences(ranged(stream, 100, expected=100).batches(js.client))
-    assert found == list(range(91, 101))
-
-
-@pytest.mark.parametrize("filter_", [None, "a", "nothing"])
-def test_empty_ranges(js, new_stream, publish, filter_):
-    """A range beyond the stream's end, of an empty stream or of a purged one ends without rows."""
-    stream = new_stream()
-    full = f"{stream}.{filter_}" if filter_ else None
-    assert rows(js.client, read_by("direct", stream, 10, full)) == []
-    publish([(f"{stream}.a", b"") for _ in range(10)])
-    js.purge(stream, None, 11)
-
-    assert rows(js.client, read_by("direct", stream, 10, full)) == []
-    assert rows(js.client, read_by("direct", stream, 500, full, start=10)) == []
