@@ -8,7 +8,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
-from pyspark_jetstream.operations.throttle import command
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 
 from ..kits.options import connection_of, sink_of
@@ -83,13 +82,12 @@ def test_ops_takes_a_pin_away(guarded, admin, ops):
     assert holder.pin in out
 
 
-def test_ops_throttles(guarded, admin, ops, monkeypatch):
+def test_ops_throttles(guarded, admin, ops):
     """`throttle` finds the writer, and pauses it."""
     task = Task(guarded[0], sink_of(connection_of(guarded[0].url, **login("writer"))), ["alerts.a"])
     task.start()
     eventually(lambda: admin.stream_info("ALERTS").messages >= 500)
     found = ops("throttle", "producers", "--wait", "5s", "--json")
-    monkeypatch.setattr(command, "_LONGEST_S", 60.0)
     words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "900ms", "--json")
     paused = ops("throttle", *words)
     task.finish()
