@@ -162,7 +162,7 @@ def test_the_log_says_it_plainly(caplog):
     """Arguments of all kinds, in both formats, stay readable; numbers stay numbers."""
     logger = get_logger("pyspark_jetstream.test")
     secret = VALUES["password"]
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "pyspark_jetstream"):
         logger.info("%s %r %d %.1f %s", EVIL, EVIL, 7, 0.5, JetStreamError(EVIL))
         logger.info("%(a)s", {"a": EVIL})
         logger.info("%d", EVIL)

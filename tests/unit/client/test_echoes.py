@@ -123,7 +123,7 @@ CASES = [("password", place) for place in PLACES] + [(login, "-ERR") for login i
 @pytest.mark.parametrize(("login", "place"), CASES)
 def test_what_a_server_repeats_is_masked(login, place, form, caplog):
     """Neither error nor log has the secret of the CONNECT that a server repeats."""
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "pyspark_jetstream"):
         text = shown(dict(LOGINS[login]), form, place)
     seen = text + "".join(record.getMessage() for record in caplog.records)
 
@@ -135,7 +135,7 @@ def test_what_a_server_repeats_is_masked(login, place, form, caplog):
 def test_what_a_server_says_steers_no_terminal(place, caplog):
     """Escapes and line ends of a server are shown as such, in one line."""
     evil = EVIL.encode("utf-8", "replace")
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "pyspark_jetstream"):
         text = shown({"user": "ann", "password": Secret("pw")}, lambda _: evil, place)
 
     assert_plain(text, lines=True)
