@@ -20,7 +20,7 @@ from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
-from ..fetch.survey import Span, Survey, check_direct, total
+from ..fetch.survey import Span, Survey, check_direct, check_past, total
 from ..tasks.ranges import RangeRead, range_reads
 from ..tasks.rows import ReadTask
 from .narrowing import CLOCKS_S, shifted
@@ -51,11 +51,14 @@ class JetStreamRangeReader(NarrowedReader):
             self._forget_keys(infos)
             for info in infos.values():
                 check_direct(info)
+                if options.bucket is not None:  # its bounds are those of a snapshot
+                    check_past(info, None, {"upToTime": options.ending.moment})
             survey.check_coverage(infos)
             starts: Sequence[int]
             starts = survey.positions(options.starting, infos, "startingOffsets")
             ends: Sequence[int]
-            ends = survey.positions(options.ending, infos, "endingOffsets", ending=True)
+            end = "endingOffsets" if options.bucket is None else "upToSequence"
+            ends = survey.positions(options.ending, infos, end, ending=True)
             self._check_order(survey.layout, starts, ends)
             starts = tuple(self._first(survey.layout, infos, starts))
             if not self.narrowing.everything:

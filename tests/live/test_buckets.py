@@ -124,6 +124,15 @@ def test_deletes_and_purges(bucket, put, read):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("bound", [{"upToSequence": 99}, {"upToTime": "2200-01-01T00:00:00Z"}])
+def test_a_bound_to_come(bucket, put, read, history, bound):
+    """The error has the option that was given."""
+    put(users := bucket(history=5), ("a", b"1"))
+    with pytest.raises(OptionError, match=f"option '{next(iter(bound))}'"):
+        read(users, history=history, **bound)
+
+
 def test_a_purge_hides_the_past(bucket, put, read):
     """As of a revision before a purge the key's value is gone: it is missed, or left out."""
     users = bucket(history=5)
