@@ -29,7 +29,8 @@ TEXT = RULES.read_text()
 NAMES = re.findall(r"- alert: (\w+)", TEXT)
 WRITES = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
 
-# Prometheus is no Python package: CI installs Debian's, other machines may lack it.
+# Prometheus is no Python package. CI installs Debian's, and fails if it cannot, so that the alerts
+# are always tried there; a contributor's machine may lack it.
 needs_promtool = pytest.mark.skipif(
     not shutil.which("promtool"), reason="no promtool on the PATH (Debian: prometheus)"
 )

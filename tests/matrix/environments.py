@@ -32,6 +32,7 @@ def java_home(version: str) -> Path:
         said = subprocess.run([f"{home}/bin/java", "-version"], capture_output=True, text=True)
         if re.search(rf'version "{version}\b', said.stderr):
             return Path(home)
+    # Few machines have every Java. The other cells run, and the summary names this one.
     pytest.skip(f"no Java {version}, which pip cannot install: JAVA_HOMES may name its folder")
 
 
@@ -72,6 +73,7 @@ class Environments:
         """Its interpreter; with the wheel, and with what that needs of its own."""
         program = f"python{python}"
         if shutil.which(program) is None or subprocess.run([program, "-V"]).returncode:
+            # As with Java: the cell is named as left out, and never taken for one that ran.
             pytest.skip(f"no {program} on the PATH, and pip installs no interpreter")
         home = self.folder / f"python-{name}"
         interpreter, made = home / "bin" / "python", home / "made"

@@ -103,7 +103,8 @@ def test_the_examples_of_a_page_run(section, server, commands, spark, finite, tm
     """The examples run against a real server and print what the page says."""
     missing = [name for name in section.needs if importlib.util.find_spec(name) is None]
     if missing:
-        # Not here: pyarrow would import pandas in each of Spark's Python processes.
+        # They must not stand in .venv: pyarrow would import pandas in each of Spark's processes.
+        # `make examples` has them in an environment of its own, and skips nothing.
         names = ", ".join(missing)
         pytest.skip(f"needs {names}: `make examples` runs it")
     known: dict[str, Any] = {"spark": spark, "__name__": section.name}

@@ -41,23 +41,21 @@ async def _any(world: World, rng: random.Random) -> DevServer:
 def _listed(name: str, of: Callable[[World, random.Random], Awaitable[DevServer]]) -> None:
     fits = _clustered if of is _leading else lambda case: True
 
+    async def without(world: World, rng: random.Random, seconds: float, kills: bool) -> str:
+        server = await of(world, rng)
+        async with _free(world):
+            await asyncio.to_thread(server.kill if kills else server.pause)
+            await asyncio.sleep(seconds)
+            await (world.servers.back(server) if kills else asyncio.to_thread(server.resume))
+        return f"for {seconds:.1f}s"
+
     @fault(f"kill -9 {name}", 1.0, fits)
     async def die(world: World, rng: random.Random) -> str:
-        seconds, server = rng.uniform(0.0, 3.0), await of(world, rng)
-        async with _free(world):
-            await asyncio.to_thread(server.kill)
-            await asyncio.sleep(seconds)
-            await world.servers.back(server)
-        return f"away for {seconds:.1f}s"
+        return await without(world, rng, rng.uniform(0.0, 3.0), kills=True)
 
     @fault(f"SIGSTOP {name}", 1.0, fits)
     async def stand_still(world: World, rng: random.Random) -> str:
-        seconds, server = rng.uniform(0.2, 5.0), await of(world, rng)
-        async with _free(world):
-            await asyncio.to_thread(server.pause)
-            await asyncio.sleep(seconds)
-            await asyncio.to_thread(server.resume)
-        return f"for {seconds:.1f}s"
+        return await without(world, rng, rng.uniform(0.2, 5.0), kills=False)
 
 
 _listed("server", _any)
