@@ -28,7 +28,7 @@ overload, if the policy is not `block`, rows of the streams that push back make 
 urgent sheddable priority, the newest first, by their own priority, never an inherited one (A13,
 A14); critical rows never (I2). The others keep their order (A24). `overload` has all of it. Held
 rows neither count nor are they shed for it. What waits for a stream that stays full is given up
-some time before `publishTimeout` would fail the task (`give_up`), if it may be shed.
+with those that it refused (`give_up`), if it may be shed.
 
 **Accounts** (I1): offered + given back = taken + shed + waiting, at any time.
 
@@ -45,21 +45,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ProducerThrottledError, PublishError, PublishTimeoutError, QueueTimeoutError
+from ..errors import QueueTimeoutError
 from .messages import Messages
 from .overload import Overload
 from .priority import Priority
 from .rowqueue import RowQueue
-from .throttling.throttle import PausedBy, Throttle
+from .throttling.throttle import Throttle
 
 QUEUE_ROWS: Final = 10_000
 """Default of `queueSize`: one Arrow batch of Spark's."""
-
-_PATIENCE: Final = 0.75
-"""
-The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
-for the last try's answer.
-"""
 
 
 class Leaving(NamedTuple):
@@ -86,8 +80,6 @@ class Rules:
     """Priorities that may be shed; none is `overloadPolicy=block`."""
     overload_window_s: float
     queue_timeout_s: float
-    publish_timeout_s: float
-    """A row that the server keeps refusing for a limit fails after it."""
     throttle_max_wait_s: float
     """A row whose subject an operator pauses fails after it."""
     buries_paused: bool
@@ -117,7 +109,7 @@ class Admission:
         self._seen = (-1, math.inf), (-1, math.inf)
         """Of pauses and of refusals the version that rows are held by, and until when it is so."""
         self._look_at = math.inf
-        """No held row has waited for as long as it may before."""
+        """No paused row has waited for as long as it may before."""
         self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
         """Is told of push-back."""
         self._latest: Sequence[str] = ()  # subjects of the rows taken last
@@ -141,9 +133,15 @@ class Admission:
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────
 
-    def wants_rows(self, now: float, is_window_full: bool) -> bool:
-        """Whether the next block may come; if not, Spark's iterator waits."""
-        if self._paused.nbytes + self._refused.nbytes >= self._rules.held_bytes:
+    def wants_rows(self, now: float, is_window_full: bool, held_bytes: int = 0) -> bool:
+        """
+        Whether the next block may come; if not, Spark's iterator waits.
+
+        Args:
+            held_bytes: of rows that their lane holds.
+        """
+        held_bytes += self._paused.nbytes + self._refused.nbytes
+        if held_bytes >= self._rules.held_bytes:
             return False
         if max(self._over) < 0:
             return True
@@ -169,8 +167,8 @@ class Admission:
 
     def give_back(self, messages: Messages, now: float) -> None:
         """
-        Takes rows back, in any order: such as were not sent, or were and have to wait because their
-        subject is paused. They go before all later ones of their subjects.
+        Takes rows back that were not sent, in any order. They go before all later ones of their
+        subjects.
         """
         messages = messages.take(pc.sort_indices(messages.rows))
         self._queue_anew(now)
@@ -189,7 +187,8 @@ class Admission:
                 own = held.take(block.indices)
                 queue.append(block.where(own))
                 block = block.where(pc.invert(own))
-                self._look_at = min(self._look_at, *self._held_until())
+                until = self._paused.oldest + self._rules.throttle_max_wait_s
+                self._look_at = min(self._look_at, until)
         self._queue.append(block)
 
     def _queue_anew(self, now: float) -> None:
@@ -258,8 +257,7 @@ class Admission:
 
         Returns:
             Rows above the capacity, under overload; rows that waited longer than `queueTimeout` and
-            may be shed (A15), but a row that was sent has `publishTimeout` instead; rows that were
-            paused for too long (`onThrottleTimeout=dead-letter`).
+            may be shed (A15); rows that were paused for too long (`onThrottleTimeout=dead-letter`).
 
         Raises:
             QueueTimeoutError: A row waited longer and may not.
@@ -269,52 +267,51 @@ class Admission:
             return []
         shed = self._check_held(now) + self._make_room(now, is_window_full)
         before = now - self._rules.queue_timeout_s
-        if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
+        if math.isinf(before) or not self.waiting or self._oldest > before:
             return shed
         block = self._all()
-        late = pc.less_equal(block.unsent_since, before)
+        late = pc.less_equal(block.since, before)
         kept = pc.and_not(late, self.overload.may_go(block))
         if pc.any(kept).as_py():
             place = pc.index(kept, True).as_py()
             raise QueueTimeoutError(
                 block.distinct[block.codes[place]],
                 f"row {block.rows[place].as_py()}: not sent within queueTimeout,"
-                f" {now - block.waits_since[place].as_py():.1f}s after it was there",
+                f" {now - block.since[place].as_py():.1f}s after it was there",
             )
         shed.append(Leaving(self._queue.remove(late), "QueueTimeout"))
         self._queue_anew(now)
         return shed
 
-    def give_up(self, now: float, publish_timeout_s: float) -> list[Leaving]:
+    def give_up(self, late: Messages, now: float) -> Messages:
         """
-        Sheds what waits for streams that have refused a row for most of its time, if it may be
-        (A13). Call it when rows that were refused are back.
+        Takes out what waits for streams that push back, if it may be shed (A13).
 
         Args:
-            publish_timeout_s: what a row has from its first sending.
+            late: rows that these have refused for most of their time.
         """
-        if not self._rules.sheddable or not self.waiting or not self.overload.is_felt(now):
-            return []
-        sent_by = now - _PATIENCE * publish_timeout_s
-        messages = self._queue.remove(self.overload.to_give_up(self._all(), sent_by, now))
+        if not self.waiting:
+            return late.slice(0, 0)
+        found = self._queue.remove(self.overload.to_give_up(self._all(), late, now))
         self._queue_anew(now)
-        return [Leaving(messages, "PublishTimeout")] if len(messages) else []
+        return found
 
     def next_deadline(self, now: float) -> float:
         """Next time to call `take` and `expire` if nothing happens; infinite when never."""
         if not self.waiting:
             return math.inf
         deadlines = [self._throttle.next_deadline(now)]
-        if len(self._paused) or len(self._refused):
+        if len(self._paused):
             deadlines.append(max(now, self._look_at))
         if self._rules.queue_timeout_s < math.inf:
-            late_at = self._oldest_unsent() + self._rules.queue_timeout_s
+            late_at = self._oldest + self._rules.queue_timeout_s
             deadlines += [late_at] if late_at > now else []
         return min(deadlines)
 
-    def _oldest_unsent(self) -> float:
-        """Arrival time of the oldest row that was never sent."""
-        return min(queue.oldest("unsent_since") for queue in self._queues)
+    @property
+    def _oldest(self) -> float:
+        """Arrival time of the oldest row."""
+        return min(queue.oldest for queue in self._queues)
 
     def _all(self) -> Messages:
         """All rows that wait, held or not, in the queue until they are sorted."""
@@ -325,58 +322,21 @@ class Admission:
 
     def _check_held(self, now: float) -> list[Leaving]:
         """
-        Fails the task if a held row has waited for as long as it may (B14, B15), or gives up paused
-        rows (`onThrottleTimeout=dead-letter`). No row is looked at before that can be.
+        Fails the task if a paused row has waited for as long as it may (B14), or gives it up
+        (`onThrottleTimeout=dead-letter`). No row is looked at before that can be.
         """
         self._queue_anew(now)
-        if now < self._look_at:
+        if now < self._look_at or not len(self._paused):
             return []
-        fails_at, next_at = self._held_until()
-        if now >= fails_at:
-            block = self._refused.merged()
-            first = pc.min(block.sent)
-            raise self._timed_out(block, pc.index(block.sent, first).as_py(), now)
-        given_up: list[Leaving] = []
-        if now >= next_at:
-            given_up, next_at = self._give_up_paused(now)
-        self._look_at = min(fails_at, next_at)
-        return given_up
-
-    def _held_until(self) -> tuple[float, float]:
-        """When the first refused row that was sent fails; and before when no paused row may."""
-        rules = self._rules
-        fails_at = self._refused.oldest("sent") + rules.publish_timeout_s
-        return fails_at, self._paused.oldest("waits_since") + rules.throttle_max_wait_s
-
-    def _give_up_paused(self, now: float) -> tuple[list[Leaving], float]:
-        """Paused rows that have waited for as long as they may; and when the next ones have."""
         block, wait_s = self._paused.merged(), self._rules.throttle_max_wait_s
-        distinct = pa.array(block.distinct, pa.string())
-        paused = self._throttle.table.since(distinct, now).take(block.indices)
-        since = pc.max_element_wise(block.waits_since, paused)
-        unsent = pc.is_finite(block.unsent_since)
-        since = pc.if_else(unsent, since, block.waits_since)  # what was sent has had its time
-        ends = pc.add(since, wait_s)
+        paused = self._throttle.table.since(pa.array(block.distinct, pa.string()), now)
+        ends = pc.add(pc.max_element_wise(block.since, paused.take(block.indices)), wait_s)
         late = pc.less_equal(ends, now)
-        next_at = pc.min(ends.filter(pc.invert(late))).as_py() or math.inf
+        self._look_at = pc.min(ends.filter(pc.invert(late))).as_py() or math.inf
         if not pc.any(late).as_py():
-            return [], next_at
-        failing = late
-        if self._rules.buries_paused:
-            failing = pc.and_not(late, unsent)
-        if pc.any(failing).as_py():
-            raise self._timed_out(block, pc.index(failing, True).as_py(), now)
-        return [Leaving(self._paused.remove(late), "ThrottleTimeout")], next_at
-
-    def _timed_out(self, block: Messages, place: int, now: float) -> PublishError:
-        """The failure of a row that waits for a pause or for room."""
-        subject, since = block.distinct[block.codes[place]], block.waits_since[place]
-        waited_s = now - since.as_py()
-        error = self._throttle.error(subject, since.as_py(), now)
-        pause = self._throttle.pause(subject, now)
-        if error is None and pause is not None and pause.source == PausedBy.OPERATOR:
-            error = ProducerThrottledError(
-                subject, "", 0, pause.reason.name, pause.filter, 0.0, pause.request_id
-            )
-        why = "" if pause is None else f", paused at last by {pause.reason.name}"
-        return error or PublishTimeoutError(subject, f"waited {waited_s:.1f}s{why}")
+            return []
+        if not self._rules.buries_paused:
+            place = pc.index(late, True).as_py()
+            subject, since = block.distinct[block.codes[place]], block.since[place].as_py()
+            raise self._throttle.timed_out(subject, since, now)
+        return [Leaving(self._paused.remove(late), "ThrottleTimeout")]

@@ -129,8 +129,6 @@ class DeadLetters:
             targets=pa.nulls(len(distinct), pa.int32()),
             ids=None if messages.ids is None else join(messages.ids, scalar(SUFFIX)),
             since=None,
-            sent=None,
-            unsure=None,
             faults=None,
         )
 

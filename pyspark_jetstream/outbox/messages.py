@@ -6,7 +6,6 @@ Rule 1: no I/O and no loop over rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -30,8 +29,6 @@ _FILLERS: Final = {
     "ids": pa.scalar(None, BINARY),
     "priorities": Priority.NORMAL.code,
     "since": pa.scalar(None, pa.float64()),
-    "sent": pa.scalar(None, pa.float64()),
-    "unsure": pa.scalar(math.inf, pa.float64()),
     "faults": pa.scalar(None, pa.string()),
 }
 """Columns of `Messages` that may be None, and the value that each row has then."""
@@ -62,12 +59,8 @@ class Messages:
     """BINARY: the message id of each, null for none; None when no row has any."""
     priorities: pa.Array | None = None
     """INT8: the `Priority` of each; None when all are normal."""
-    since: pa.Array | None = None
+    since: Any = None
     """DOUBLE: when each was there to be sent (monotonic); None before they are queued."""
-    sent: pa.Array | None = None
-    """DOUBLE: when each was first sent (monotonic), null for never; None when none was."""
-    unsure: pa.Array | None = None
-    """DOUBLE: since when each may be stored, infinite for not; None when none may be."""
     faults: pa.Array | None = None
     """STRING: why each can be no message, null for those that can; None when all can."""
 
@@ -102,20 +95,6 @@ class Messages:
             return self, None
         bad = pc.is_valid(self.faults)
         return replace(self.where(pc.invert(bad)), faults=None), self.where(bad)
-
-    @property
-    def waits_since(self) -> pa.Array:
-        """DOUBLE: when each was first sent, or there if it never was."""
-        return self.since if self.sent is None else pc.coalesce(self.sent, self.since)
-
-    @property
-    def unsent_since(self) -> pa.Array:
-        """DOUBLE: when each was there; infinite for what was sent, and so may be stored."""
-        return (
-            self.since
-            if self.sent is None
-            else pc.if_else(pc.is_null(self.sent), self.since, math.inf)
-        )
 
     def slice(self, start: int, count: int | None = None) -> Messages:
         """`count` messages from the `start`-th on; all where it is left out."""

@@ -61,22 +61,16 @@ class Overload:
         return lately or bool(self._throttle.table.informed)
 
     def may_go(self, messages: Messages) -> pa.Array:
-        """BOOL: which are of a priority that may be shed, and cannot be stored."""
-        allowed = pa.array(sorted(self._sheddable), pa.int8())
-        may = pc.is_in(messages.urgency, allowed)
-        return may if messages.unsure is None else pc.and_(may, pc.is_inf(messages.unsure))
+        """BOOL: which are of a priority that may be shed."""
+        return pc.is_in(messages.urgency, pa.array(sorted(self._sheddable), pa.int8()))
 
-    def to_give_up(self, messages: Messages, sent_by: float, now: float) -> pa.Array:
-        """
-        BOOL: which may go, of streams that push back and have done so to one of them that was sent
-        by this time.
-        """
-        if messages.sent is None:
-            return pa.repeat(False, len(messages))
-        may = pc.and_(self.may_go(messages), self._pressed(messages, now))
-        is_late = pc.and_(may, pc.fill_null(pc.less_equal(messages.sent, sent_by), False))
+    def to_give_up(self, messages: Messages, late: Messages, now: float) -> pa.Array:
+        """BOOL: which may go, of streams that push back and have done so to one that is late."""
+        may, late_may = (
+            pc.and_(self.may_go(each), self._pressed(each, now)) for each in (messages, late)
+        )
         streams = messages.row_targets
-        return pc.and_(may, pc.is_in(streams, streams.filter(is_late)))
+        return pc.and_(may, pc.is_in(streams, late.row_targets.filter(late_may)))
 
     def to_go(self, messages: Messages, over: tuple[int, int], now: float) -> pa.Array:
         """

@@ -122,20 +122,12 @@ class RowQueue:
             self._blocks = deque([block.where(pc.invert(mask))] if self._rows else [])
         return removed
 
-    def oldest(self, times: str) -> float:
-        """
-        The earliest of the rows' times; infinite where there is none.
-
-        Args:
-            times: name of a column of `Messages`: `waits_since`, `unsent_since` or `sent`.
-        """
-        columns = (getattr(block, times) for block in self._blocks)
-        lefts = zip(columns, chain((self._next,), repeat(None)), strict=False)
-        here = (
-            each if left is None else each.take(left) for each, left in lefts if each is not None
-        )
-        first = (pc.min(moments).as_py() for moments in here)
-        return min((each for each in first if each is not None), default=math.inf)
+    @property
+    def oldest(self) -> float:
+        """When the first of the rows was there; infinite where there is none."""
+        lefts = zip(self._blocks, chain((self._next,), repeat(None)), strict=False)
+        times = (block.since if left is None else block.since.take(left) for block, left in lefts)
+        return min((pc.min(each).as_py() for each in times), default=math.inf)
 
     def _compact(self) -> None:
         """Lets go of rows that are taken, and of the order of sending: something changes."""

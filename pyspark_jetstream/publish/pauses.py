@@ -9,10 +9,10 @@ What is paused is in `throttle`; who takes rows back from the lanes is the publi
 
 from __future__ import annotations
 
+import math
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -29,6 +29,7 @@ from ..outbox.throttling.throttle import PausedBy
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Paused, Producer
 from .context import WriteContext
 from .lanes.answers import Refusal
+from .lanes.retries import Retries
 
 ACTIVE: Final = "active"
 """In place of a lane's number: the server's word that no controller listens."""
@@ -55,6 +56,10 @@ class WriterPauses:
         self.throttle = self.operators.throttle
         """What is paused or refused."""
         self._is_on = options.throttle_subject is not None
+        self._max_wait_s = options.rules.throttle_max_wait_s
+        self._version = -1
+        self.held_until = -math.inf
+        """The next time at which what is held may be free, or may have waited for too long."""
         self._telemetry = context.telemetry
         self._clock = context.clock
         self._command = options.connection.command
@@ -116,10 +121,33 @@ class WriterPauses:
         self.throttle.refusals.refuse(subject, said, stream, until, now)
         return outcome.has_no_room
 
-    def looks(self, now: float) -> Callable[[str], bool]:
-        """A function that says whether rows that were sent, of a subject, have to come back."""
+    def hold(self, again: Retries, now: float) -> None:
+        """
+        Holds what waits to be sent again to subjects that wait, and frees what was held of others.
+        What is held is looked at when it may be free, not each time.
 
-        return cache(lambda subject: self.throttle.is_paused(subject, now))
+        Raises:
+            ProducerThrottledError: Operators pause a row's subject for too long (B14).
+        """
+        throttle = self.throttle
+        if not again.held and not throttle.active(now):
+            return
+        version = throttle.table.version + throttle.refusals.version
+        found = again.hold(lambda subject, tried: throttle.is_paused(subject, now, tried))
+        if found or version != self._version or now >= self.held_until:
+            again.free(lambda subject, since: self._may_go(subject, since, now))
+            self._version = version
+            ends = [each.first_sent + self._max_wait_s for each in again.held.values()]
+            self.held_until = min([throttle.next_deadline(now), *(at for at in ends if at > now)])
+
+    def _may_go(self, subject: str, since: float, now: float) -> float:
+        """How many of the rows that were sent to a subject, the first one then, may go again."""
+        if not self.throttle.is_paused(subject, now):
+            count = self.throttle.refusals.tries(subject, now)
+            return math.inf if count is None else count
+        if now >= since + self._max_wait_s and self.throttle.table.matcher(now)(subject):
+            raise self.throttle.timed_out(subject, since, now)
+        return 0
 
     def untried(self, rows: Messages, now: float) -> pa.Array | None:
         """

@@ -11,7 +11,7 @@ On `throttleSubject` the task listens to operators, and asks them first what is 
 (`operators`). A command to pause is in force before its receipt goes out, behind everything sent
 before: lanes give back what they have not sent, and admission keeps what is paused (overload.md
 B12). A subject that the server refuses for want of room (10077 of its stream, 10002 of the account,
-10023 of the server) waits in the same way (`pauses`).
+10023 of the server) waits in the same way (`pauses`). Rows that were sent wait in their lane.
 
 One loop reads acks, admits rows and sends, so lanes and queue need no locks. A write with a ledger
 looks at it between two turns (`Gate`):
@@ -25,7 +25,8 @@ looks at it between two turns (`Gate`):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ from ..outbox.admission import QUEUE_ROWS, Admission, Leaving
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
+from .lanes.retries import gathered
 from .lanes.tally import BROKEN
 from .laneset import LaneSet
 from .outcome import Written
@@ -56,6 +58,12 @@ logger = get_logger(__name__)
 
 _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
+
+_PATIENCE: Final = 0.75
+"""
+The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
+for the last try's answer.
+"""
 
 _LONGEST_WAIT_S: Final = 10.0
 
@@ -174,14 +182,20 @@ class Publisher:
         busy = (lane.busy or lane.tally.rejected for lane in self.lanes.all)
         return self.admission.waiting > 0 or any(busy)
 
+    @property
+    def _lately(self) -> list[Sequence[str]]:
+        """Subjects of the rows that wait, or went last."""
+        held = self.lanes.rows.again.held.values()
+        return [*self.admission.lately, [each.subject for each in held]]
+
     def _why_not(self) -> str:
         """Reason that nothing is stored: what waits, for what and how long, and what ends it."""
         now = self._now()
-        said = [f"{self.admission.waiting} rows wait"]
-        said += self.pauses.reasons(self.admission.lately, now)
+        said = [f"{self.admission.waiting + len(self.lanes.rows.again.held)} rows wait"]
+        said += self.pauses.reasons(self._lately, now)
         for lane in self.lanes.all:
             if lane.unanswered:
-                why = f": {lane.cause:.200}" if lane.cause else ""
+                why = f": {lane.again.cause:.200}" if lane.again.cause else ""
                 said.append(
                     f"{lane.unanswered} publishes have no PubAck (window {lane.limit}){why}"
                 )
@@ -233,7 +247,7 @@ class Publisher:
         self.pauses.operators.sent(unstored.distinct)
         self.lanes.offer(unstored)
         if len(unstored):
-            self._context.telemetry.sent(unstored, unstored.waits_since, now)
+            self._context.telemetry.sent(unstored, unstored.since, now)
 
     def _take_block(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
@@ -249,14 +263,15 @@ class Publisher:
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come."""
-        rows, letters = (lane.wants_rows for lane in self.lanes.all)
-        return not self._unreleased and letters and self.admission.wants_rows(now, not rows)
+        rows, letters = self.lanes.all
+        held_bytes, is_full = rows.again.held_bytes, not rows.wants_rows
+        may = self.admission.wants_rows(now, is_full, held_bytes)
+        return not self._unreleased and letters.wants_rows and may
 
     def _take_next(self) -> Messages | None:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
         now = self._now()
-        if self.pauses.throttle.active(now):
-            self._recall(now)
+        self._hold(now)
         if not self.admission.waiting or not self.lanes.rows.wants_rows:
             return None
         maximum = max(1, self.lanes.rows.limit)
@@ -273,19 +288,21 @@ class Publisher:
             why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
             self.shedding.reject(Messages.joined(parts), why)
 
-    def _recall(self, now: float, unsent: bool = False) -> None:
+    def _hold(self, now: float, recalls: bool = False) -> None:
         """
-        Moves rows from their lane back to the queue: those to retry whose subject is paused.
+        Has their lane hold rows to be sent again whose subjects wait, until these are free.
 
         Args:
-            unsent: whether all that were not sent go back, too.
+            recalls: whether all that were not sent go back to the queue.
         """
-        if back := self.lanes.rows.recall(self.pauses.looks(now), unsent):
+        lane = self.lanes.rows
+        self.pauses.hold(lane.again, now)
+        if recalls and (back := lane.recall()):
             self.admission.give_back(Messages.joined(back), now)
 
     def withhold(self) -> None:
         """Takes back what was released and never sent: it is to be judged anew."""
-        self._recall(self._now(), True)
+        self._hold(self._now(), True)
         self._goes_on = True  # as soon as it may
 
     # ── a turn ───────────────────────────────────────────────────────────────────────────────
@@ -323,6 +340,8 @@ class Publisher:
         lanes = self.lanes.letters if held else self.lanes
         deadlines = [self.pauses.operators.next_deadline(now), lanes.next_deadline(now)]
         deadlines += [self.admission.next_deadline(now), self._reporter.due]
+        if self.lanes.rows.again.held:
+            deadlines.append(self.pauses.held_until)
         return min(*deadlines, now + _LONGEST_WAIT_S)
 
     def _apply_answers(self, is_news: bool) -> None:
@@ -360,8 +379,25 @@ class Publisher:
                 at_limit |= self.pauses.refuse(refusal, stream, now)
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
-            self._recall(now, self.lanes.rows.has_paused(self.pauses.looks(now)))
-            self._unreleased += self.admission.give_up(now, self.lanes.publish_timeout_s)
+            is_paused = self.pauses.throttle.is_paused
+            self._hold(now, self.lanes.rows.has_paused(lambda subject: is_paused(subject, now)))
+            self._give_up(now)
+
+    def _give_up(self, now: float) -> None:
+        """Sheds what waits for streams that have refused rows for most of their time (A13)."""
+        again, overload = self.lanes.rows.again, self.admission.overload
+        refused = [each for each in again.held.values() if not each.is_unsure]
+        sent_by = now - _PATIENCE * self.lanes.publish_timeout_s
+        parts = gathered(each for each in refused if each.first_sent <= sent_by)
+        if not parts or not overload.is_felt(now):
+            return
+        late = Messages.joined([messages for messages, _ in parts])
+        gone = [self.admission.give_up(late, now)]
+        for messages, troubles in gathered(refused):
+            mask = overload.to_give_up(messages, late, now)
+            again.drop(compress([each.ordinal for each in troubles], mask.to_pylist()))
+            gone.append(messages.where(mask))
+        self._unreleased += [Leaving(rows, "PublishTimeout") for rows in gone if len(rows)]
 
     def _report(self, final: bool = False) -> None:
         """
@@ -373,7 +409,8 @@ class Publisher:
         now = self._now()
         telemetry.count(self.lanes.totals() | {"rejected": self.shedding.rejected})
         telemetry.paused(self.pauses.throttle, now)
-        telemetry.waiting(self.admission.messages())
+        held = gathered(self.lanes.rows.again.held.values())
+        telemetry.waiting([*self.admission.messages(), *(messages for messages, _ in held)])
         subject = options.metrics.metrics_subject
         if subject is None:
             return
@@ -400,9 +437,9 @@ class Publisher:
         """Hands replies to their lanes, and answers operators."""
         for name, frame in self.sender.read():
             now = self._now()
-            answer, recalls = self.pauses.on_frame(name, frame, self.admission.lately, now)
+            answer, recalls = self.pauses.on_frame(name, frame, self._lately, now)
             if recalls:
-                self._recall(now, unsent=True)
+                self._hold(now, recalls)
             if answer is not None and frame.reply:
                 self.sender.connection.answer(frame.reply, answer, SEND_TIMEOUT_S)
                 self._context.telemetry.bypassed()

@@ -53,8 +53,8 @@ def frames(encoder: Encoder, batch: pa.RecordBatch) -> list[bytes]:
     """The frame of each row, and a check that each goes where the block says."""
     block = encoder.encode(batch)
     found = [bytes(block.slice(i, i + 1)) for i in range(block.first, block.end)]
-    for i, one in enumerate(found):
-        assert one.split(b" ")[1].decode() == block.subject(block.first + i)
+    for subject, one in zip(block.messages.subject, found, strict=True):
+        assert one.split(b" ")[1] == subject.as_py()
     assert b"".join(found) == bytes(block.wire[block.offsets[0] : block.offsets[-1]])
     return found
 

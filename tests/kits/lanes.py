@@ -197,9 +197,3 @@ def exchange(one, server, now=0.0):
         for each in part:
             hear(one, server.publish(each), now)
     return log
-
-
-def reply(each, status=0, **content):
-    """An answer to this message."""
-    data = json.dumps(content).encode() if content else b""
-    return [Reply(each.reply[len(PREFIX) + 1 :].encode(), status, data)]

@@ -57,9 +57,7 @@ def changed(options: SinkOptions, **fields) -> SinkOptions:
         value = fields.pop(part, getattr(options, part))
         own = [each.name for each in fields_of(value) if each.name in fields]
         fields[part] = replace(value, **{name: fields.pop(name) for name in own})
-    options = replace(options, **fields)
-    timeout_s = options.window.publish_timeout_s
-    return replace(options, rules=replace(options.rules, publish_timeout_s=timeout_s))
+    return replace(options, **fields)
 
 
 def rows_of(**fields) -> RowOptions:

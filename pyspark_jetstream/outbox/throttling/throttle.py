@@ -55,9 +55,10 @@ class Throttle:
         """When the next pause or wait ends; infinite when there is none."""
         return min(self.table.next_end(now), self.refusals.next_end(now))
 
-    def is_paused(self, subject: str, now: float) -> bool:
-        """Whether nothing may go to this subject."""
-        return self.table.matcher(now)(subject) or self.refusals.is_waiting(subject, now)
+    def is_paused(self, subject: str, now: float, is_tried: bool = False) -> bool:
+        """Whether nothing may go to this subject, but for what is tried although it was refused."""
+        is_refused = not is_tried and self.refusals.is_waiting(subject, now)
+        return is_refused or self.table.matcher(now)(subject)
 
     def snapshot(self, now: float) -> Matcher | None:
         """Says of a subject whether operators pause it now, whatever comes; None: none is."""
@@ -93,6 +94,14 @@ class Throttle:
                     found |= dict.fromkeys(waiting.to_pylist())
         pauses = (self.pause(subject, now) for subject in islice(found, MAX_SUBJECTS))
         return tuple(pause for pause in pauses if pause is not None)
+
+    def timed_out(self, subject: str, since: float, now: float) -> ProducerThrottledError:
+        """The error of a row that has waited since then, for as long as a paused one may."""
+        pause = self.pause(subject, now)
+        assert pause is not None, "only who is paused may ask"
+        return self.error(subject, since, now) or ProducerThrottledError(
+            subject, "", 0, pause.reason.name, pause.filter, 0.0, pause.request_id
+        )
 
     def error(self, subject: str, since: float, now: float) -> ProducerThrottledError | None:
         """

@@ -1,9 +1,11 @@
 """
-Publishes by their ordinals: those offered, those sent and when, those that are done.
+Publishes by their ordinals: those offered, those sent once and when, those that are done with here.
 
 Rule 1: no decision is taken here; what goes, and what goes again, is the lane's to say.
 
     low ≤ … < next ≤ … < end        below `low` all are done with, from `next` on none was sent
+
+What is to be sent again is done with here: it is in `retries`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from ...outbox.messages import Messages
 from .frames import Publishes, size_of
@@ -28,7 +28,7 @@ class _Sending(NamedTuple):
 
 
 class Flight:
-    """The publishes of one lane, from the offer to the answer."""
+    """The publishes of one lane, from the offer to the answer of their first sending."""
 
     def __init__(self) -> None:
         self.low = 0
@@ -60,19 +60,6 @@ class Flight:
     def block(self, ordinal: int) -> Publishes:
         """The block that has this ordinal."""
         return next(block for block in self._blocks if ordinal < block.end)
-
-    def subject(self, ordinal: int) -> str:
-        """Subject of this ordinal."""
-        return self.block(ordinal).subject(ordinal)
-
-    def messages(self, ordinals: Sequence[int]) -> list[Messages]:
-        """The messages of these ordinals, which ascend, by their blocks."""
-        found = []
-        for block in self._blocks if ordinals else ():
-            places = [ordinal - block.first for ordinal in ordinals if ordinal < block.end]
-            if places := [place for place in places if place >= 0]:
-                found.append(block.messages.take(pa.array(places, pa.int64())))
-        return found
 
     def first_sent(self, ordinal: int) -> float:
         """Time at which this ordinal, which was sent once, was sent."""

@@ -89,14 +89,6 @@ class Publishes(NamedTuple):
         messages = self.messages.slice(0, count)
         return self._replace(offsets=self.offsets[: count + 1], messages=messages)
 
-    def subject(self, ordinal: int) -> str:
-        """Subject of this ordinal."""
-        return self.messages.distinct[self.messages.codes[ordinal - self.first]]
-
-    def row(self, ordinal: int) -> int:
-        """Row of the task's input with this ordinal."""
-        return int(self.messages.rows[ordinal - self.first].as_py())
-
 
 def size_of(blocks: Iterable[Publishes], ordinals: Sequence[int]) -> int:
     """The bytes of the frames of these ordinals, which ascend; the blocks follow each other."""

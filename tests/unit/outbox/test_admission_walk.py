@@ -26,8 +26,6 @@ from ...kits.seeds import SEED
 STREAMS = {"a": 0, "b": 1, "c": None, "d": 0, "e": None}
 """The place of each subject's stream; None for one that is not known."""
 SHEDDABLE = [frozenset(), {NON_CRITICAL}, {NORMAL, NON_CRITICAL}]
-TIMEOUT_S = 8.0
-"""`publishTimeout`, as `give_up` is told."""
 SIZE = sizes(messages(["a"], [b""], ids=False))[0].as_py()
 """Bytes of an empty row; all sizes and capacities are multiples of it, so that they are met."""
 
@@ -41,12 +39,6 @@ class Row:
     priority: Priority
     size: int
     came: float
-    sent: float | None = None
-    unsure: float = math.inf
-
-    @property
-    def since(self) -> float:
-        return self.came if self.sent is None else self.sent
 
 
 class Model:
@@ -112,8 +104,8 @@ class Model:
         return is_full and max(self.over(now)) >= 0 and self.is_felt(now)
 
     def may_go(self, row: Row) -> bool:
-        """A13, I1, I2: never what may be stored."""
-        return row.priority in self.rules.sheddable and math.isinf(row.unsure)
+        """A13, I1, I2."""
+        return row.priority in self.rules.sheddable
 
     def shed(self, rows: list[Row], reason: str) -> list[tuple[list[int], str]]:
         rows.sort(key=lambda row: row.number)
@@ -150,28 +142,22 @@ class Model:
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def timed_out(self, now: float) -> list[Row]:
-        """A15: those that were never sent and waited for too long."""
+        """A15: those that waited for too long."""
         before = now - self.rules.queue_timeout_s
-        return [row for row in self.waiting if row.sent is None and row.came <= before]
+        return [row for row in self.waiting if row.came <= before]
 
-    def give_up(self, now: float) -> list[tuple[list[int], str]]:
-        """A13: what waits for a stream that has refused a row for three quarters of its time."""
-        may = [row for row in self.waiting if self.may_go(row) and self.pressed(row, now)]
-        late = [row for row in may if row.sent is not None and row.sent <= now - 0.75 * TIMEOUT_S]
-        streams = {STREAMS[row.subject] for row in late}
-        gone = [row for row in may if STREAMS[row.subject] in streams]
-        return self.shed(gone, "PublishTimeout")
+    def give_up(self, late: Row, now: float) -> list[tuple[list[int], str]]:
+        """A13: what waits for the stream that has refused this one for most of its time."""
+        own = [row for row in self.waiting if STREAMS[row.subject] == STREAMS[late.subject]]
+        may = [row for row in own if self.may_go(row) and self.pressed(row, now)]
+        return self.shed(may if self.may_go(late) else [], "") or [([], "")]
 
     def next_deadline(self, now: float) -> float:
         """B11."""
         if not self.waiting:
             return math.inf
-        rules = self.rules
-        unsent = [row.came + rules.queue_timeout_s for row in self.waiting if row.sent is None]
-        since = min((row.since for row in self.parts(now)[1]), default=math.inf)
-        waits = [since + rules.publish_timeout_s, since + rules.throttle_max_wait_s]
-        later = [at for at in (min(unsent, default=math.inf), *waits) if at > now]
-        return min([self.throttle.next_deadline(now), *later])
+        late = min(row.came for row in self.waiting) + self.rules.queue_timeout_s
+        return min(self.throttle.next_deadline(now), late if late > now else math.inf)
 
     def text(self, now: float) -> str:
         free, held = map(len, self.parts(now))
@@ -190,7 +176,6 @@ class Walk:
             sheddable=frozenset(rng.choice(SHEDDABLE)),
             overload_window_s=rng.choice([0.5, 1.0, 4.0]),
             queue_timeout_s=rng.choice([2.0, math.inf, math.inf]),
-            publish_timeout_s=1e8,
             throttle_max_wait_s=1e9,
             by_subject=rng.random() < 0.8,
         )
@@ -246,27 +231,17 @@ class Walk:
             rows = fitting[0][:count]
             self.model.orders = [each[count:] for each in fitting if each[count:]]
             self.model.waiting = [row for row in self.model.waiting if row not in rows]
-            assert taken.waits_since.to_pylist() == [row.since for row in rows]
+            assert taken.since.to_pylist() == [row.came for row in rows]
             self.flying |= {row: taken.slice(at, 1) for at, row in enumerate(rows)}
 
     def answer(self) -> None:
-        """Some are stored, some come back: unsent, refused, or maybe stored (B13, I5)."""
+        """Some are sent, some come back (I5)."""
         rows = self.rng.sample([*self.flying], k=self.rng.randint(0, len(self.flying)))
-        parts = []
-        for row in rows:
-            part, fate = self.flying.pop(row), self.rng.random()
-            if fate < 0.5:
-                self.acked += 1
-                continue
-            if fate < 0.8 and row.sent is None:
-                row.sent = max(row.came, self.now - self.rng.choice([0.0, 1.0, 6.0]))
-            if row.sent is not None and fate < 0.6:
-                row.unsure = row.sent
-            if row.sent is not None:
-                sent = pa.array([row.sent])
-                part = replace(part, sent=sent, unsure=pa.array([row.unsure]))
-            parts.append(part)
-            self.model.waiting.append(row)
+        back = [row for row in rows if self.rng.random() < 0.5]
+        parts = [self.flying[row] for row in back]
+        self.flying = {row: part for row, part in self.flying.items() if row not in rows}
+        self.acked += len(rows) - len(back)
+        self.model.waiting += back
         if parts:
             self.back += len(parts)
             self.model.orders = []
@@ -299,7 +274,7 @@ class Walk:
             self.model.room(self.now, is_full)
             late = self.model.timed_out(self.now)
             first = next(row for row in late if not self.model.may_go(row))
-            waited = f"{self.now - first.since:.1f}s after it was there"
+            waited = f"{self.now - first.came:.1f}s after it was there"
             assert f"'{first.subject}': row {first.number}:" in str(error) and waited in str(error)
             return True
         expected = self.model.room(self.now, is_full)
@@ -318,8 +293,10 @@ class Walk:
         one.take(0, self.now)  # a turn begins with it, which sees what is paused now
         if event == "expire" and self.expire():
             return True
-        if event == "late":
-            self.check_shed(one.give_up(self.now, TIMEOUT_S), model.give_up(self.now))
+        if event == "late" and self.flying:
+            row, late = rng.choice([*self.flying.items()])
+            gone = Leaving(one.give_up(late, self.now), "")
+            self.check_shed([gone], model.give_up(row, self.now))
         if event in ("offer", "take", "answer", "word"):
             getattr(self, event)()
         one.take(0, self.now)

@@ -109,7 +109,6 @@ def test_rows_out_of_the_middle_keep_their_numbers_and_priorities():
     messages = replace(
         built([(f"s.{i % 3}", b"%d" % i, None, f"i{i}" if i % 2 else None) for i in range(6)]),
         priorities=pa.array([0, 1, 2, 2, 1, 2], pa.int8()),
-        sent=pa.array([None] * 6, pa.float64()),
         targets=pa.array([0, 0, 0], pa.int32()),
     ).take(pa.array([2, 3, 5]))
     letters = DeadLetters("{subject}.dead", "q", 0).of(messages, "r")
@@ -120,7 +119,7 @@ def test_rows_out_of_the_middle_keep_their_numbers_and_priorities():
     assert [each.get("Nats-Msg-Id") for each in found] == [None, "i3.dlq", "i5.dlq"]
     assert letters.rows.to_pylist() == [2, 3, 5]
     assert letters.subject.to_pylist() == [b"s.2.dead", b"s.0.dead", b"s.2.dead"]
-    assert (letters.targets.null_count, letters.sent) == (3, None)
+    assert (letters.targets.null_count, letters.since) == (3, None)
     assert letters.priorities is not None
     assert letters.priorities.to_pylist() == [int(Priority.NON_CRITICAL)] * 3
 

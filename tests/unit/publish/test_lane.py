@@ -194,7 +194,7 @@ def test_strict_has_one_of_a_subject_on_the_wire():
     assert again is held is None
     assert [each.data for each in refused] == [b"0"]
     assert [each.data for each in then] == [b"2"]
-    assert [each.rows.to_pylist() for each in lane.recall(lambda subject: False, True)] == [[3]]
+    assert [each.rows.to_pylist() for each in lane.recall()] == [[3]]
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["room", "full"])

@@ -2,72 +2,107 @@
 
 import math
 import random
-from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.admission import Admission
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits.lanes import (
-    PREFIX,
-    FixedLimit,
-    Reply,
-    Sent,
-    error,
-    terms,
-)
-from ...kits.options import FIXED, rules_of
+from ...kits.lanes import PREFIX, FixedLimit, Reply, Sent, error, sent, terms
+from ...kits.options import FIXED
 from ...kits.world import World, block, command
 
 
-def numbers(parts: list[Messages]) -> list[int]:
-    return sorted(row for part in parts for row in part.rows.to_pylist())
-
-
-def test_a_row_that_is_stored_has_no_deadline():
-    """One that came back and was stored does not shorten the time for the next connection."""
+def holding() -> tuple[Lane, Sent]:
+    """A lane that holds two rows to `a`, of which this is the first; one to `b` goes again."""
     one = Lane(PREFIX, *terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
-    one.offer(replace(block("a", 0), sent=pa.array([0.0])))
-    one.frames_to_send(100.0, 1 << 20)
+    one.offer(block("aba", 0))
+    first, other, _ = sent(one)
+    one.on_disconnect()
+    one.again.hold(lambda subject, is_tried: subject == "a")
+    assert sent(one, 1.0) == [other]
+    assert len(one.again.held[0].messages) == 2  # the block that they came in may go
+    return one, first
+
+
+def test_what_is_held_stops_nothing_new_and_goes_before_it():
+    """Not even while its second sending has no answer; when that is refused, it stops all again."""
+    one, first = holding()
+    one.on_pubacks([1], 1.1)
+    one.offer(block("b", 3))
+    meanwhile = sent(one, 1.2)
+    one.again.free(lambda subject, since: 1)
+    wanted = one.wants_rows
+    one.offer(block("b", 4))
+    then = sent(one, 1.3)
+    one.on_reply(b"0", 0, "", b'{"error":{"code":503,"err_code":10077}}', 1.4)
+
+    assert [each.data for each in meanwhile] == [b"3"]
+    assert not wanted
+    assert then[0] == first
+    assert [each.data for each in then] == [b"0", b"4"]
+    assert (one.wants_rows, one.unanswered, one.tally.retries) == (False, 3, 2)
+
+
+def test_a_late_puback_is_that_of_a_held_row():
+    """It is stored, and has no deadline any more."""
+    one, _ = holding()
     before = one.give_up_at
-    one.on_pubacks([0], 100.1)
+    one.on_pubacks([0, 1, 2], 9.0)
 
-    assert (before, one.give_up_at) == (120.0, math.inf)
-
-
-@pytest.mark.parametrize("source", ["pause", "queue"])
-def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
-    """Rows that waited long, and were never sent, are not given up for a 429."""
-    pauses = Throttle()
-    one = Admission(rules_of(), pauses)
-    one.offer(block("a", 0), 0.0, False)
-    if source == "pause":
-        pauses.table.command(command(1, "a", 150.0), 0.0)
-    pauses.refusals.refuse("b", (10023, "full", True), "S", 149.5, 149.5)
-    one.expire(149.6)
-
-    assert one.waiting == 1
+    assert before == 120.0
+    assert (one.tally.acked, one.busy, one.give_up_at) == (3, False, math.inf)
+    assert (one.again.held_bytes, one.bytes_in_flight) == (0, 0)
 
 
-def test_a_row_the_server_keeps_refusing_is_given_up():
-    """One that was sent is, after `publishTimeout`."""
-    pauses = Throttle()
-    one = Admission(rules_of(publish_timeout_s=10.0), pauses)
-    one.offer(block("a", 0), 0.0, False)
-    taken = one.take(1, 5.0)
-    assert taken is not None
-    one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
-    pauses.refusals.refuse("a", (10077, "full", True), "S", 14.9, 14.9)
-    one.expire(14.95)
+def test_what_has_no_time_left_is_not_sent():
+    """Its stream may know its id no more, however late somebody looks."""
+    one, _ = holding()
+    one.on_pubacks([1], 1.1)
+    one.again.free(lambda subject, since: 1)
 
-    with pytest.raises(PublishTimeoutError, match=r"waited 10\.1s"):
-        one.expire(15.1)
+    assert sent(one, 120.0) == []
+    with pytest.raises(PublishTimeoutError, match=r"'a': row 0: not stored 120\.0s after it was"):
+        one.expire(120.0)
+
+
+def test_what_is_freed_and_paused_again_does_not_go():
+    """Unless it is paused for a refusal: of those few are tried."""
+    one, first = holding()
+    one.on_pubacks([1], 1.1)
+    throttle = Throttle()
+    one.again.free(lambda subject, since: 1)
+    throttle.refusals.refuse("a", (10077, "full", True), "S", 2.0, 2.0)
+    tried = one.again.hold(lambda *each: throttle.is_paused(each[0], 2.0, each[1]))
+    throttle.table.command(command(1, "a", 9.0), 2.0)
+    held = one.again.hold(lambda *each: throttle.is_paused(each[0], 2.0, each[1]))
+
+    assert (tried, held) == (False, True)
+    assert sent(one, 2.0) == []
+    one.again.free(lambda subject, since: 1)
+    assert sent(one, 2.0) == [first]
+
+
+def test_a_lost_row_goes_when_its_pause_is_lifted(monkeypatch):
+    """B8, I6: at once, and not before, be it that no new row may go meanwhile."""
+    world = World(monkeypatch, [block("a", 0)], random.Random(1), ack_timeout_s=1.0)
+    world.net.commands += [(100.5, command(1, "a", 60.0)), (105.0, command(2, "a", 0.0))]
+    world.net.on_sent = lambda each: world.clock.now > 104
+    with world.publisher as publisher:
+        while publisher.busy:
+            if 100.5 < world.clock.now < 103:
+                publisher.withhold()
+                world.clock.now += 0.05
+            else:
+                for leaving in publisher.leaving():
+                    publisher.release(leaving)
+            publisher.turn()
+
+    assert world.rows() == [0]
+    assert world.clock.now < 106
 
 
 @pytest.mark.parametrize("maximum", [2, 10_000])

@@ -119,6 +119,58 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
     assert world.clock.now < START_S + 5 + 3
 
 
+@pytest.mark.parametrize(
+    ("from_s", "expected"), [(0, ProducerThrottledError), (9, PublishTimeoutError)]
+)
+def test_b15_refusals_without_end_are_a_pause_or_a_timeout(monkeypatch, from_s, expected):
+    """A15, B15: a row that was sent has `publishTimeout`; 0.8 of it refused, it was throttled."""
+    rules = rules_of(queue_timeout_s=5.0)
+    world = World(
+        monkeypatch, [block("a", 0)], random.Random(1), publish_timeout_s=30.0, rules=rules
+    )
+    server = world.server
+    server.answers = lambda sent: (
+        server.fails(sent, error(503, 10077)) if server.now >= START_S + from_s else []
+    )
+
+    with pytest.raises(expected) as raised:
+        world.run()
+    assert type(raised.value) is expected
+    assert START_S + 30 <= world.clock.now < START_S + 31
+
+
+def test_b14_a_row_that_may_be_stored_is_not_given_up(monkeypatch, caplog):
+    """B14, B16, A28: paused for too long it fails its write, and is no dead letter."""
+    caplog.set_level(logging.WARNING, "pyspark_jetstream")
+    rules = rules_of(throttle_max_wait_s=15.0, buries_paused=True)
+    blocks = [block("b", 0), block("a", 1)]
+    world = World(monkeypatch, blocks, random.Random(1), rules=rules, ack_timeout_s=1.0)
+    world.net.on_sent = lambda each: each.subject != "b"
+    world.net.commands.append((START_S + 0.5, command(7, "b", 60.0)))
+
+    with pytest.raises(ProducerThrottledError) as raised:
+        world.run()
+    assert raised.value.request_id == 7
+    assert START_S + 15 <= world.clock.now < START_S + 15.1
+    assert re.search("1 rows wait; an operator paused 'b'", caplog.text)
+    assert world.telemetry.snapshot().total("jetstream_publish_queue_total") == (1,)
+
+
+def test_a13_what_may_be_stored_is_not_given_up(monkeypatch):
+    """A13: a row that got no answer once fails its write; what was refused is a dead letter."""
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq", ack_timeout_s=2.0)
+    silent_once = [b"0."]
+    world.net.on_sent = lambda each: each.data not in silent_once or silent_once.clear()
+    for server in world.net.servers:
+        server.full_until = math.inf
+
+    with pytest.raises(JetStreamError, match="publish to 'a'"):
+        world.run()
+    assert START_S + 15 <= world.clock.now < START_S + 21
+    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} >= {"PublishTimeout"}
+    assert b"0." not in {each.data for each in dead.stored}
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 def test_i8_a_dead_letter_that_is_not_stored_fails_the_task(monkeypatch, is_full):
     """I8, A22: its deadline is `publishTimeout`; what it says is not kept for ever."""
@@ -270,16 +322,20 @@ def asked_at(monkeypatch: pytest.MonkeyPatch, world: World) -> list[float]:
     return times
 
 
-def test_b18_paused_rows_hold_up_the_others(monkeypatch):
-    """B18: when half of `bufferMemory` is full the iterator waits."""
+@pytest.mark.parametrize("are_sent", [False, True])
+def test_b18_paused_rows_hold_up_the_others(monkeypatch, are_sent):
+    """B18: when half of `bufferMemory` is full the iterator waits, be they sent and refused."""
     world = world_of(monkeypatch, rules=rules_of(held_bytes=1000, throttle_max_wait_s=1e9))
-    world.net.commands.append((START_S, command(1, "a", 5.0)))
+    if are_sent:
+        world.server.full_until = START_S + 5
+    else:
+        world.net.commands.append((START_S, command(1, "a", 5.0)))
     asked = asked_at(monkeypatch, world)
     counts = world.run()
 
     assert counts.acked == 80
     assert len(asked) == 3
-    assert asked[1] - START_S >= 5.0
+    assert asked[1 + are_sent] - START_S >= 5.0
 
 
 def test_i6_other_subjects_take_no_longer(monkeypatch):

@@ -8,14 +8,15 @@ from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, terms
-from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
+from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block, frame
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_walk(seed):
     """
     Whatever the server and the network do, every publish ends acked exactly once; first sendings
-    are in order; a retry is never overtaken by a later first sending, of any subject; limits hold.
+    are in order; a retry is never overtaken by a later first sending, of any subject, unless its
+    own is paused; then it does not go; limits hold.
     """
     rng = random.Random(seed)
     maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
@@ -32,7 +33,9 @@ def test_random_walk(seed):
     offered, now, acked_at_server = 0, 0.0, set()
     wire: list[int] = []  # what the server has not answered
     log: list[int] = []  # every sending
-    unsettled: set[int] = set()  # refused or unheard, and not acked since
+    unsettled: set[int] = set()  # refused or unheard, and neither acked nor held since
+    subjects: list[str] = []
+    paused: set[str] = set()
 
     def send() -> None:
         while (frames := w.frames_to_send(now, rng.choice([1, 20, 100]))) is not None:
@@ -41,6 +44,7 @@ def test_random_walk(seed):
                 if ordinal not in log:
                     assert not unsettled, "overtook a retry"
                     assert ordinal == len(set(log)), "first sendings out of order"
+                assert ordinal not in log or subjects[ordinal] not in paused, "is paused"
                 log.append(ordinal)
                 wire.append(ordinal)
             assert w.in_flight <= maximum
@@ -49,8 +53,13 @@ def test_random_walk(seed):
     while w.busy or offered < total:
         if w.wants_rows and offered < total:
             count = min(rng.randrange(1, 40), total - offered)
-            w.append(block(offered, [rng.choice("abc") for _ in range(count)]))
+            subjects += rng.choices("abc", k=count)
+            w.append(block(offered, subjects[offered:]))
             offered += count
+        w.again.hold(lambda subject, is_tried: subject in paused)
+        unsettled.difference_update(w.again.held)
+        w.again.free(lambda subject, since: 0 if subject in paused else rng.choice([1, 9]))
+        assert w.again.held_bytes == sum(len(frame(ordinal)) for ordinal in w.again.held)
         send()
         event = rng.random()
         if wire and event < 0.7:
@@ -74,6 +83,8 @@ def test_random_walk(seed):
             unsettled.update(o for o in wire if o not in acked_at_server)
             wire.clear()
             w.on_disconnect()
+        elif event < 0.8:
+            paused.symmetric_difference_update(rng.choice("abc"))
         now += rng.random() * 0.4
         if rng.random() < 0.3 or not wire:
             w.expire(now)

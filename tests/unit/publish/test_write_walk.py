@@ -119,7 +119,6 @@ class Write:
         rng, net = self.rng, self.world.net
         net.chaos = rng.choice([0.0, 1.0, 5.0, 5.0])
         net.drops_plain = seed % 3 == 0
-        net.round_trip_s = 0.04 if seed % 2 else 0.0
         at = self.began = self.world.clock.now
         if self.policy != "block":
             for place in rng.choice([(), (0,), (0, 1), (0, 1)]):
