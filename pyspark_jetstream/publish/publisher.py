@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import compress
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -58,12 +57,6 @@ logger = get_logger(__name__)
 
 _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
-
-_PATIENCE: Final = 0.75
-"""
-The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
-for the last try's answer.
-"""
 
 _LONGEST_WAIT_S: Final = 10.0
 
@@ -381,23 +374,7 @@ class Publisher:
             # Hardly ever: of such subjects few rows are tried.
             is_paused = self.pauses.throttle.is_paused
             self._hold(now, self.lanes.rows.has_paused(lambda subject: is_paused(subject, now)))
-            self._give_up(now)
-
-    def _give_up(self, now: float) -> None:
-        """Sheds what waits for streams that have refused rows for most of their time (A13)."""
-        again, overload = self.lanes.rows.again, self.admission.overload
-        refused = [each for each in again.held.values() if not each.is_unsure]
-        sent_by = now - _PATIENCE * self.lanes.publish_timeout_s
-        parts = gathered(each for each in refused if each.first_sent <= sent_by)
-        if not parts or not overload.is_felt(now):
-            return
-        late = Messages.joined([messages for messages, _ in parts])
-        gone = [self.admission.give_up(late, now)]
-        for messages, troubles in gathered(refused):
-            mask = overload.to_give_up(messages, late, now)
-            again.drop(compress([each.ordinal for each in troubles], mask.to_pylist()))
-            gone.append(messages.where(mask))
-        self._unreleased += [Leaving(rows, "PublishTimeout") for rows in gone if len(rows)]
+            self._unreleased += self.shedding.give_up(self.admission, now)
 
     def _report(self, final: bool = False) -> None:
         """

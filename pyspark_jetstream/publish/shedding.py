@@ -8,13 +8,23 @@ will never store them (`onReject`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
+from typing import Final
 
 import pyarrow as pa
 
 from ..client.connection import Connection
+from ..outbox.admission import Admission, Leaving
 from ..outbox.messages import Messages
 from .context import WriteContext
+from .lanes.retries import gathered
 from .laneset import LaneSet
+
+_PATIENCE: Final = 0.75
+"""
+The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
+for the last try's answer.
+"""
 
 
 class Shedding:
@@ -52,6 +62,22 @@ class Shedding:
             self.dropped += len(messages)
         else:
             self._store(messages, reason)
+
+    def give_up(self, admission: Admission, now: float) -> list[Leaving]:
+        """Takes out what waits for streams that have refused rows for most of their time (A13)."""
+        again, overload = self._lanes.rows.again, admission.overload
+        refused = [each for each in again.held.values() if not each.is_unsure]
+        sent_by = now - _PATIENCE * self._lanes.publish_timeout_s
+        parts = gathered(each for each in refused if each.first_sent <= sent_by)
+        if not parts or not overload.is_felt(now):
+            return []
+        late = Messages.joined([messages for messages, _ in parts])
+        gone = [admission.give_up(late, now)]
+        for messages, troubles in gathered(refused):
+            mask = overload.to_give_up(messages, late, now)
+            again.drop(compress([each.ordinal for each in troubles], mask.to_pylist()))
+            gone.append(messages.where(mask))
+        return [Leaving(rows, "PublishTimeout") for rows in gone if len(rows)]
 
     def reject(self, messages: Messages, why: Sequence[str]) -> None:
         """Rows that can be no messages, or that the server will not store, become dead letters."""

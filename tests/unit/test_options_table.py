@@ -327,7 +327,7 @@ TAKEN = [
       "rules": rules_of(
           queue_size=99, queue_bytes=2 << 20, held_bytes=4 << 20,
           sheddable=frozenset({Priority.NORMAL, Priority.NON_CRITICAL}), queue_timeout_s=30.0,
-          publish_timeout_s=20.0, throttle_max_wait_s=60.0),
+          throttle_max_wait_s=60.0),
       "priorities": priorities_of(
           subjects=(("orders.>", Priority.CRITICAL), ("metrics.*", Priority.NON_CRITICAL)),
           header="X-Priority", claim="tenant", claim_values=(("acme", Priority.CRITICAL),))}),

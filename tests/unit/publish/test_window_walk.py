@@ -19,7 +19,7 @@ def test_random_walk(seed):
     own is paused; then it does not go; limits hold.
     """
     rng = random.Random(seed)
-    maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
+    maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 30), (64, MANY)])
     w = Lane(
         PREFIX,
         *terms(
