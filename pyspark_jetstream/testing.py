@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 _SUPERVISE: Final = """
 exec 3<&0
@@ -65,7 +65,7 @@ class NatsServer:
         self._home = Path(os.devnull)
         self._supervisor: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> NatsServer:
+    def __enter__(self) -> Self:
         self._home = Path(tempfile.mkdtemp(prefix="pyspark-jetstream-"))
         try:
             self.restart()
@@ -98,17 +98,12 @@ class NatsServer:
         (self._home / "server.conf").write_text(f"jetstream: enabled\n{self._config}\n")
         for stale in self._home.glob("*.ports"):
             stale.unlink()
-        home, port = str(self._home), str(self.port or -1)
-        command = [str(find_server()), "-c", f"{home}/server.conf", "-a", "127.0.0.1", "-p", port]
-        command += ["-sd", f"{home}/store", "--ports_file_dir", home]
         with (self._home / "server.log").open("ab") as log:
             self._supervisor = subprocess.Popen(
-                ["/bin/sh", "-c", _SUPERVISE, home, *command],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                ["/bin/sh", "-c", _SUPERVISE, str(self._home), *self._command()],
+                stdin=subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,  # Ctrl-C is ours to handle, not the server's
-            )
+            )  # fmt: skip
         deadline = time.monotonic() + _START_S
         while (found := _client_port(self._home)) is None:
             if self._supervisor.poll() is not None or time.monotonic() > deadline:
@@ -116,6 +111,11 @@ class NatsServer:
                 raise RuntimeError(f"nats-server did not become ready; the end of its log:\n{end}")
             time.sleep(0.01)
         self.port = found
+
+    def _command(self) -> list[str]:
+        home, port = str(self._home), str(self.port or -1)
+        command = [str(find_server()), "-c", f"{home}/server.conf", "-a", "127.0.0.1", "-p", port]
+        return [*command, "--ports_file_dir", home, "-sd", f"{home}/store"]
 
     def _end(self, number: signal.Signals) -> None:
         """Has the supervisor deliver a signal, and waits for the end of both."""

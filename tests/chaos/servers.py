@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
@@ -66,7 +64,7 @@ class Servers:
             for link in self.routes.values():
                 await link.start()
             cluster = _Cluster(self._home, ports, self.routes)
-            await asyncio.to_thread(cluster.start)
+            await asyncio.to_thread(cluster.__enter__)
             self.all = cluster.servers
         else:
             self.all = [DevServer(ACCOUNT, name="single", store_dir=self._home / "store-single")]
@@ -104,23 +102,15 @@ class Servers:
             await asyncio.to_thread(server.restart)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            if (await asyncio.to_thread(self.ask, server, "/healthz")).get("status") == "ok":
+            if (await asyncio.to_thread(server.ask, "/healthz")).get("status") == "ok":
                 return
             await asyncio.sleep(0.1)
-
-    def ask(self, server: DevServer, path: str) -> dict[str, Any]:
-        """What a server's monitoring says."""
-        try:
-            with urllib.request.urlopen(server.monitor_url + path, timeout=5) as answer:
-                return dict(json.load(answer))
-        except (OSError, ValueError) as problem:
-            return {"problem": str(problem)}
 
     async def replicas(self, streams: Sequence[str]) -> list[dict[str, Any]]:
         """Each replica of these streams with its consumers, as its server says of itself."""
         found = []
         for server in self.all:
-            said = await asyncio.to_thread(self.ask, server, "/jsz?streams=1&consumers=1")
+            said = await asyncio.to_thread(server.ask, "/jsz?streams=1&consumers=1")
             for account in said.get("account_details", []):
                 of = account.get("stream_detail", [])
                 found += [stream for stream in of if stream["name"] in streams]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 
 from pyspark_jetstream.client.connection import Client
 
@@ -53,12 +52,8 @@ def _reload(server: DevServer, jetstream: str) -> None:
 
 def reload(server: DevServer, pattern: str, text: str) -> None:
     """Has a server take its configuration anew, with this text in place of the pattern's match."""
-    (conf,) = {Path(each) for each in _arguments(server.pid) if each.endswith("server.conf")}
+    conf = server._home / "server.conf"
     conf.write_text(re.sub(pattern, lambda _: text, conf.read_text(), count=1))
     before = server.log.count(_RELOADED)
     os.kill(server.pid, signal.SIGHUP)
     eventually(lambda: server.log.count(_RELOADED) > before)
-
-
-def _arguments(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")

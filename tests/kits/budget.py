@@ -33,11 +33,11 @@ BUDGETS: Final = {
 }
 
 NOW: Final = {
-    "read side and ground": 10_953,
+    "read side and ground": 10_952,
     "write side": 6_996,
     "operations": 2_288,
     "jobs": 306,
-    "lines of tests": 44_989,
+    "lines of tests": 44_649,
     "lines of bench": 2_487,
     "pages": 30,
     "words of docs": 50_000,

@@ -10,16 +10,11 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
-import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client, Connection, _idle
-from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream.reader import StreamReader
+from pyspark_jetstream.client.connection import Client, Connection
 
 from .options import connection_of
-from .shared import eventually
+from .reading import Query, queries
 
 
 class Puller:
@@ -47,52 +42,6 @@ class Puller:
 
     def close(self) -> None:
         self.client.close()
-
-
-class Query:
-    """The driver's half of a query over one checkpoint, and its tasks, run after each other."""
-
-    def __init__(self, server, start=None, **options) -> None:
-        texts = {name: str(value) for name, value in options.items()}
-        self.reader = StreamReader(parse_stream({"servers": server.url} | texts))
-        self.at = start or self.reader.initialOffset()
-        self.sequences: list[int] = []
-
-    def plan(self):
-        """The next batch's end and tasks."""
-        end = json.loads(json.dumps(self.reader.latestOffset(self.at, ReadAllAvailable())))
-        return end, self.reader.partitions(self.at, end) if end != self.at else []
-
-    def read(self, tasks) -> list[int]:
-        """Sequences of the rows of these tasks."""
-        batches = (batch for task in tasks for batch in self.reader.read(task))
-        return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
-
-    def batch(self) -> list[int]:
-        """Runs one batch; its sequences."""
-        end, tasks = self.plan()
-        found = self.read(tasks)
-        self.at = end
-        self.sequences += found
-        return found
-
-    def commit(self) -> None:
-        """As Spark, when it has checkpointed the last batch."""
-        self.reader.commit(self.at)
-
-    def progress(self, partition=0) -> dict:
-        return json.loads(json.dumps(self.reader.reportLatestOffset()))[str(partition)]
-
-    def standby(self) -> dict:
-        """Who reads, as the progress says it."""
-        return json.loads(json.dumps(self.reader.reportLatestOffset()))["standby"]
-
-    def stop(self) -> None:
-        self.reader.stop()
-        while _idle.clients:  # what its tasks leave open for the next ones
-            _idle.clients.popitem()[1].close()
-
-    kill = stop
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -130,7 +79,7 @@ class QueryProcess:
         return found
 
     def __getattr__(self, method):
-        """As `Query`: `plan`, `batch`, `commit`, `progress`, `standby`."""
+        """As `Query`: `ask`, `batch`, `settle`, `standby`."""
         return partial(self._call, method)
 
     def kill(self) -> None:
@@ -152,31 +101,5 @@ class QueryProcess:
             self.kill()
 
 
-def queries(kind, server, **given):
-    """For a fixture: makes queries with these options, which end with the test."""
-    made = []
-
-    def make(start=None, **options):
-        made.append(kind(server, start, **given | options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
-
-
-@pytest.fixture
-def query(nats_server):
-    """Makes queries on the shared server."""
-    yield from queries(Query, nats_server)
-
-
-@pytest.fixture
-def apart(nats_server):
-    """Makes queries in processes of their own."""
-    yield from queries(QueryProcess, nats_server)
-
-
-def until_it_reads(query, timeout_s=60.0) -> list[int]:
-    """Batches until one has rows; these."""
-    return eventually(query.batch, timeout_s)
+apart = queries(QueryProcess)
+"""In processes of their own."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from pyspark_jetstream.client.connection import _idle
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.rangedriver import RangeDriver
 from pyspark_jetstream.readstream.reader import StreamReader
-
-from .servers import DevServer
 
 Offset = dict[str, Any]
 
@@ -24,9 +22,9 @@ def text(offset: Offset) -> Offset:
 
 
 class Query:
-    """One query: its checkpoint, and the reader of its present run."""
+    """One query: its checkpoint, which may begin somewhere, and the reader of its present run."""
 
-    def __init__(self, server: DevServer, **options: Any) -> None:
+    def __init__(self, server: Any, start: Offset | None = None, **options: Any) -> None:
         self.options = {name: str(value) for name, value in options.items()}
         self.options.setdefault("servers", server.url)
         self.planned: list[Offset] = []
@@ -35,6 +33,7 @@ class Query:
         """How many of them are in the commit log."""
         self.rows: list[dict[str, Any]] = []
         """Rows of committed batches."""
+        self._first = start
         self.reader = self._reader()
 
     def _reader(self) -> Any:
@@ -48,18 +47,33 @@ class Query:
     def data(self) -> list[bytes]:
         return [row["data"] for row in self.rows]
 
+    def _end(self, batches: int) -> Offset:
+        """Where so many of the planned batches end."""
+        if batches > 0:
+            return self.planned[batches - 1]
+        self._first = self._first or self.reader.initialOffset()
+        return self._first
+
+    @property
+    def at(self) -> Offset:
+        """Where the next batch begins."""
+        return self._end(len(self.planned))
+
     @property
     def start(self) -> Offset:
         """Where the batch begins that was planned last."""
-        return self.planned[-2] if len(self.planned) > 1 else self.reader.initialOffset()
+        return self._end(len(self.planned) - 1)
+
+    def ask(self) -> tuple[Offset, list[Any]]:
+        """Where the next batch ends, and its tasks. Nothing is recorded."""
+        end = text(self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit()))
+        return end, list(self.reader.partitions(self.at, end))
 
     def claim(self) -> Offset | None:
-        """Asks for a batch; None where there is none by now. Nothing is recorded."""
+        """Where it ends, by a look at all streams; None where there is none by now."""
         self._doubt_words()
-        start = self.planned[-1] if self.planned else self.reader.initialOffset()
-        # 1 where the options have a limit of their own: the reader goes by these.
-        end = text(self.reader.latestOffset(start, ReadMaxRows(1)))
-        return None if end == start else end
+        end = text(self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit()))
+        return None if end == self.at else end
 
     def _doubt_words(self) -> None:
         """Has the driver look at all its streams next: the word of a message may be late."""
@@ -67,12 +81,16 @@ class Query:
         if isinstance(driver, RangeDriver):
             driver._stayed = None
 
+    def settle(self) -> None:
+        """Spark tells the source that the batch before is in the commit log."""
+        self.reader.commit(self.at)
+
     def plan(self) -> Offset | None:
         """Asks for a batch and records it in the write-ahead log."""
         end = self.claim()
         if end is not None:
             if self.planned and self.committed == len(self.planned):
-                self.reader.commit(self.planned[-1])
+                self.settle()
             self.planned.append(end)
         return end
 
@@ -80,9 +98,10 @@ class Query:
         """The tasks of the batch that was planned last."""
         return list(self.reader.partitions(self.start, self.planned[-1]))
 
-    def read(self) -> list[dict[str, Any]]:
-        """The rows of the batch that was planned last."""
-        batches = [batch for task in self.tasks() for batch in self.reader.read(task)]
+    def read(self, tasks: Iterable[Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of these tasks; unless given, of the batch that was planned last."""
+        tasks = self.tasks() if tasks is None else tasks
+        batches = [batch for task in tasks for batch in self.reader.read(task)]
         return [row for batch in batches for row in batch.to_pylist()]
 
     def commit(self) -> None:
@@ -98,14 +117,34 @@ class Query:
         self.commit()
         return len(self.rows) - before
 
+    def batch(self) -> list[int]:
+        """One of which the source is not told that it is committed; its sequences."""
+        end, tasks = self.ask()
+        rows = self.read(tasks)
+        if end != self.at:
+            self.planned.append(end)
+        self.rows += rows
+        self.committed = len(self.planned)
+        return [row["sequence"] for row in rows]
+
     def drain(self) -> None:
         """Micro-batches until there is nothing for this query."""
         while self.step():
             pass
 
+    def standby(self) -> dict[str, Any]:
+        """Who reads, as the progress says it."""
+        return text(self.reader.reportLatestOffset())["standby"]
+
     def die(self) -> None:
         """The run ends without a word: no heartbeat, no ack."""
         self.reader.stop()
+
+    def stop(self) -> None:
+        """Likewise, and what its tasks have left open for the next ones is closed."""
+        self.die()
+        while _idle.clients:
+            _idle.clients.popitem()[1].close()
 
     def restart(self, **options: Any) -> None:
         """Another run from the checkpoint; a batch that was not committed is run again."""
@@ -116,35 +155,26 @@ class Query:
             self.commit()
 
 
-def queries(nats_server: DevServer, **usual: Any) -> Iterator[Callable[..., Query]]:
-    """Makes queries, of this server where no other one is given; all end with the test."""
-    made: list[Query] = []
+def queries(kind: Callable[..., Any] = Query, **usual: Any) -> Any:
+    """A fixture that makes queries, of the shared server unless given; they end with the test."""
 
-    def make(server: DevServer | None = None, **options: Any) -> Query:
-        made.append(Query(server or nats_server, **usual | options))
-        return made[-1]
+    @pytest.fixture
+    def query(nats_server: Any) -> Iterator[Callable[..., Any]]:
+        made: list[Any] = []
 
-    yield make
-    for each in made:
-        each.reader.stop()
+        def make(server: Any = None, **options: Any) -> Any:
+            made.append(kind(server or nats_server, **usual | options))
+            return made[-1]
+
+        yield make
+        for each in made:
+            each.stop()
+
+    return query
 
 
-@pytest.fixture
-def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
-    """Makes queries of the shared server."""
-    yield from queries(nats_server)
-
-
-@pytest.fixture
-def reader(nats_server: DevServer) -> Iterator[Callable[..., StreamReader]]:
-    """Makes stream readers of the shared server."""
-    made = []
-
-    def make(**options: Any) -> StreamReader:
-        texts = {name: str(value) for name, value in options.items()}
-        made.append(StreamReader(parse_stream({"servers": nats_server.url} | texts)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
+query = queries()
+jobs = queries(priorityPolicy="overflow", consumer="jobs")
+"""On one shared consumer."""
+reader = queries(lambda server, **options: Query(server, **options).reader)
+"""The reader alone."""

@@ -1,26 +1,17 @@
-"""Queries on a shared consumer, step by step, without Spark (`reading`)."""
+"""What all tests share: one way to wait, and messages by number."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from .reading import Query, queries
-from .servers import DevServer
-
 RETENTIONS = ["limits", "interest", "workqueue"]
-
-
-@pytest.fixture
-def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
-    """Makes queries of the shared server on one consumer."""
-    yield from queries(nats_server, priorityPolicy="overflow", consumer="jobs")
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:

@@ -9,9 +9,8 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.admin import update_stream
 from ..kits.options import connection_of
-from ..kits.pins import Query
 from ..kits.ranges import fill, sequences
-from ..kits.reading import query
+from ..kits.reading import Query, query
 
 __all__ = ["query"]
 
@@ -75,7 +74,7 @@ def test_without_a_least_number_no_direct_get_reaches_the_server(
 
 def works(query):
     """Whether the reads of the next batch, which is run, are by consumers of their own."""
-    _, tasks = query.plan()
+    _, tasks = query.ask()
     query.batch()
     return [bool(read.group) for task in tasks for read in task.work.reads]
 
@@ -161,7 +160,7 @@ def test_a_filtered_backlog_is_cut_by_sequence(nats_server, js, new_stream, subj
             fill(js, name, 6_000 // subjects, subject=f"{p}.k{subject}")
     words = {"stream": name, "partitions": 2, "partitionSubject": name + ".{partition}.>"}
     query = Query(nats_server, minPartitions=4, **words)
-    end, tasks = query.plan()
+    end, tasks = query.ask()
     fill(js, name, 30_000, subject="0.more")
     again = Query(nats_server, minPartitions=4, **words)
     ranges = [
@@ -206,7 +205,7 @@ def test_a_batch_in_one_pass_of_a_stream_that_is_no_more(nats_server, js, new_st
     words = {"stream": stream, "subject": f"{stream}.a.>,{stream}.b.>", "failOnDataLoss": False}
     query = Query(nats_server, **words, **options)
     start = query.at
-    end, tasks = query.plan()
+    end, tasks = query.ask()
     query.stop()
     config = js.stream_info(stream).config
     js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
@@ -215,7 +214,7 @@ def test_a_batch_in_one_pass_of_a_stream_that_is_no_more(nats_server, js, new_st
     query = Query(nats_server, start, **words, **options)
     left = query.reader.partitions(start, end)
     rows_left = [each for task in left for each in query.reader.read(task)]
-    query.at = end
+    query.planned.append(end)
     found = query.batch()
     query.stop()
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 import time
-import urllib.request
 from types import SimpleNamespace
 
 import pytest
@@ -177,9 +175,8 @@ def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_ser
         one.claim(limit, 0)  # full, or nothing there
     one.claim(1, 0.01)  # waited for
     client.connection.ping(60.0)
-    url = f"{nats_server.monitor_url}/connz?subs=1&cid={client.connection.info['client_id']}"
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        (connection,) = json.load(answer)["connections"]
+    path = f"/connz?subs=1&cid={client.connection.info['client_id']}"
+    (connection,) = nats_server.ask(path)["connections"]
     (own,) = connection["subscriptions_list"]
 
     assert own.endswith(".*")  # of answers to requests

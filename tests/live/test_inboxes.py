@@ -25,8 +25,8 @@ from pyspark_jetstream.write.task import write_task
 
 from ..kits.answers import answer
 from ..kits.options import connection_of, sink_of
-from ..kits.pins import Query
 from ..kits.places import ROOT
+from ..kits.reading import Query
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_throttle import CONTROL, Operator, Task

@@ -11,8 +11,9 @@ from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 
 from ..kits.options import connection_of, sink_of
-from ..kits.pins import Puller, Query
+from ..kits.pins import Puller
 from ..kits.programs import main
+from ..kits.reading import Query
 from ..kits.shared import eventually
 from .test_inboxes import guarded, login
 from .test_throttle import Task
@@ -53,7 +54,7 @@ def test_ops_inspects(guarded, admin, ops):
     words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX.reader"}
     query = Query(guarded[0], stream="FLIGHTS", consumer="c", directBelow="0", **words)
     query.batch()
-    query.commit()
+    query.settle()
     eventually(lambda: admin.consumer_info("FLIGHTS", "c-0").num_waiting)
     running = ops("inspect", "--json")
     query.stop()

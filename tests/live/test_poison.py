@@ -8,7 +8,8 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.readstream.shared import poison
 
-from ..kits.shared import ack_pending, eventually, numbered, query
+from ..kits.reading import jobs as query
+from ..kits.shared import ack_pending, eventually, numbered
 from .test_serverheaders import stored_raw
 
 __all__ = ["query"]

@@ -396,7 +396,7 @@ def test_in_a_cluster(monkeypatch, way, how):
         assert found == list(range(1, 60_001))
 
         left = js.consumer_list("S")  # answered also while a server is dead
-        at.start()
+        at.restart()
         until = time.monotonic() + 120
         while any(left):
             assert time.monotonic() < until, left

@@ -18,8 +18,9 @@ from ..kits import clients, replicas
 from ..kits.admin import delete_consumers
 from ..kits.answers import answer
 from ..kits.clients import serving
-from ..kits.pins import Puller, Query, QueryProcess, apart, query, until_it_reads
+from ..kits.pins import Puller, QueryProcess, apart
 from ..kits.proxy import Proxy
+from ..kits.reading import Query, query
 from ..kits.servers import DevCluster
 from ..kits.shared import RETENTIONS, eventually
 
@@ -136,11 +137,11 @@ def test_a_second_run_of_a_query_ends_the_first(new_stream, publish, query, apar
     first = apart(**of)
     first.batch()
     publish([(f"{of['stream']}.a", b"x")] * 10)
-    _, tasks = eventually(lambda: (planned := first.plan())[1] and planned)
-    again = query(start := first.at, **of)
+    _, tasks = eventually(lambda: (planned := first.ask())[1] and planned)
+    again = query(start=(start := first.at), **of)
     read = eventually(again.batch)
     again.batch()
-    late = again.read(tasks)
+    late = [row["sequence"] for row in again.read(tasks)]
     with pytest.raises(QueryFencedError, match=f"query {start['query']} .* took the place of"):
         eventually(lambda: first.batch() and None)
 
@@ -224,7 +225,7 @@ def test_a_client_that_pulls_by_hand_is_unpinned(nats_server, js, new_stream, pu
         pass
     answer(hears, sid)  # the driver pulls anew, behind it
     publish([(f"{stream}.a", b"x")] * 3)
-    rows = until_it_reads(one)
+    rows = eventually(one.batch)
     stranger.close()
 
     assert rows == [1, 2, 3]
@@ -243,7 +244,7 @@ def test_what_the_driver_is_dealt_moves_nothing(js, new_stream, publish, query, 
     eventually(lambda: js.consumer_info(of["stream"], "c-0").pinned_id)
     first.kill()
 
-    assert until_it_reads(query(first.at, **of)) == [1, 2, 3]
+    assert eventually(query(start=first.at, **of).batch) == [1, 2, 3]
 
 
 def test_a_standby_that_finds_no_seat_does_not_guess(js, new_stream, publish, query):
@@ -251,19 +252,19 @@ def test_a_standby_that_finds_no_seat_does_not_guess(js, new_stream, publish, qu
     of = {"stream": new_stream(), **HOT}
     publish([(f"{of['stream']}.a", b"x")] * 3)
     first, second = query(**of), query(**of)
-    until_it_reads(first)
+    eventually(first.batch)
     second.batch()
-    first.commit()
+    first.settle()
     first.stop()
     delete_consumers(js, [(of["stream"], "c-0")])
-    restarted = query(second.at, **of)
+    restarted = query(start=second.at, **of)
     with pytest.raises(OptionError, match="option 'standby': .* availableNow"):
         restarted.reader.prepareForTriggerAvailableNow()
     waits = [second.batch(), restarted.batch()]
     publish([(f"{of['stream']}.a", b"x")] * 3)
 
     assert waits == [[], []]
-    assert until_it_reads(query(first.at, **of)) == [4, 5, 6]
+    assert eventually(query(start=first.at, **of).batch) == [4, 5, 6]
 
 
 def test_streams_are_looked_at_whatever_is_heard(js, new_stream, publish, query):
@@ -275,7 +276,7 @@ def test_streams_are_looked_at_whatever_is_heard(js, new_stream, publish, query)
     js.resets([(stream, "c-0", 1000)])
     publish([(f"{stream}.a", b"x")] * 3)
 
-    assert until_it_reads(one) == [1, 2, 3]
+    assert eventually(one.batch) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("layout", ["one", "filtered"])
@@ -328,15 +329,16 @@ def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, quer
     first.batch()
     second.batch()
     publish([(f"{of['stream']}.x", b"x")] * 10)
-    until_it_reads(first)
+    eventually(first.batch)
     first.freeze()
-    _, tasks = eventually(lambda: (planned := second.plan())[1] and planned, 120)
+    _, tasks = eventually(lambda: (planned := second.ask())[1] and planned, 120)
     first.thaw()
-    first.commit()
+    first.settle()
     left = js.stream_info(of["stream"]).messages
+    read = [row["sequence"] for row in second.read(tasks)]
 
     assert left == 10
-    assert first.sequences == second.read(tasks) == list(range(1, 11))
+    assert first.sequences == read == list(range(1, 11))
 
 
 def test_a_proof_waits_for_a_server_that_is_away():
@@ -345,11 +347,11 @@ def test_a_proof_waits_for_a_server_that_is_away():
         one = Query(server, stream="S", **SOON)
         one.batch()
         js.publish("S.a", b"x", [])
-        until_it_reads(one)
+        eventually(one.batch)
         one.reader.driver._holder._proved = -math.inf  # as after a long batch
         server.pause()
         threading.Timer(5.0, server.resume).start()
-        one.commit()
+        one.settle()
         left = js.stream_info("S").messages
         one.stop()
 
@@ -375,7 +377,7 @@ def test_what_the_user_may_not_is_asked_once(denied):
         for _ in range(3):
             eventually(lambda: one.reader.driver._seats.pins.denied)
             js.publish("S.a", b"x", [])
-            until_it_reads(one)
+            eventually(one.batch)
         one.stop()
         other = Query(server, stream="Q", **SOON, **login)
         with pytest.raises(PermissionsError):
@@ -393,7 +395,7 @@ def test_a_work_queue_loses_the_query_s_own_alone(js, new_stream, publish, query
     one = query(stream=stream, subject=f"{stream}.a", consumer="c")
     one.batch()
     publish([(f"{stream}.{'ab'[i % 2]}", b"x") for i in range(10)])
-    until_it_reads(one)
+    eventually(one.batch)
     one.batch()
     assert js.stream_info(stream).messages == 5
 
@@ -403,12 +405,12 @@ def test_a_work_queue_loses_the_query_s_own_alone(js, new_stream, publish, query
         query(stream=stream, consumer="all").batch()
     delete_consumers(js, [(stream, "b")])
     publish([(f"{stream}.a", b"x")] * 3)
-    until_it_reads(one)
+    eventually(one.batch)
     config = js.stream_info(stream).config
     js.delete_stream(stream)
     js.create_stream(config)
     publish([(f"{stream}.a", b"x")] * 20)
-    one.commit()
+    one.settle()
     assert js.stream_info(stream).messages == 20
 
     with pytest.raises(OptionError, match="deny_purge"):
@@ -429,13 +431,13 @@ def test_a_server_that_is_killed_and_comes_back(retention, of):
         one.batch()
         for _ in range(3):
             js.publish("S.a", b"x", [])
-            until_it_reads(one)
+            eventually(one.batch)
             one.batch()
             one.reader.driver._holder._proved = -math.inf  # as after a long batch
             server.kill()
             server.restart()
         js.publish("S.a", b"x", [])
-        until_it_reads(one)
+        eventually(one.batch)
         eventually(
             lambda: (
                 one.batch() == [] and [i and i.num_pending for i in js.consumer_infos(at)] == [0]
@@ -466,12 +468,12 @@ def test_three_nodes():
             elif how == "dies":
                 next(s for s in cluster.servers if s.name == listed["cluster"]["leader"]).kill()
             replicas.publish(js.client, [("S.a", b"x")] * 10)
-            until_it_reads(first, 120.0)
+            eventually(first.batch, 120.0)
             assert second.batch() == []
         first.batch()
         first.kill()
         replicas.publish(js.client, [("S.a", b"x")] * 10)
-        rest = until_it_reads(second, 120.0)
+        rest = eventually(second.batch, 120.0)
         second.stop()
         js.client.close()
 

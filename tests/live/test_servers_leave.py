@@ -24,6 +24,7 @@ from ..kits.options import sink_of
 from ..kits.reading import Query
 from ..kits.replicas import create
 from ..kits.servers import DevCluster, DevServer
+from ..kits.shared import eventually
 
 STREAM = {"name": "S", "subjects": ["S.>"], "allow_direct": True}
 LAME = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"'
@@ -63,7 +64,7 @@ class Writer:
 def lame(server):
     """Drives its clients away, ends by itself, and comes again."""
     os.kill(server.pid, signal.SIGUSR2)
-    assert server.wait(100)
+    eventually(lambda: not server.running, 100)
     server.restart()
 
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ..kits.shared import RETENTIONS, ack_pending, numbered, numbered_stream, query
+from ..kits.reading import jobs as query
+from ..kits.shared import RETENTIONS, ack_pending, numbered, numbered_stream
 
 __all__ = ["numbered_stream", "query"]
 

@@ -11,7 +11,8 @@ from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claims import Claim, gathered
 
-from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, numbered_stream, query
+from ..kits.reading import jobs as query
+from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, numbered_stream
 
 __all__ = ["numbered_stream", "query"]
 

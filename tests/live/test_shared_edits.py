@@ -8,7 +8,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import ConsumerEditedError
 
 from ..kits.answers import answer
-from ..kits.shared import eventually, numbered, query
+from ..kits.reading import jobs as query
+from ..kits.shared import eventually, numbered
 
 __all__ = ["query"]
 

@@ -15,7 +15,8 @@ from pyspark_jetstream.values import Secret
 from ..kits.admin import delete_consumers
 from ..kits.clients import serving
 from ..kits.reading import Query, text
-from ..kits.shared import ack_pending, numbered, numbered_stream, query
+from ..kits.reading import jobs as query
+from ..kits.shared import ack_pending, numbered, numbered_stream
 
 __all__ = ["numbered_stream", "query"]
 

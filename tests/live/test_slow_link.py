@@ -1,8 +1,5 @@
 """Reads over a link that is slower than the server, which cuts off who is far behind."""
 
-import json
-import urllib.request
-
 import pytest
 
 from pyspark_jetstream.client.connection import Client
@@ -34,8 +31,7 @@ def server():
 
 
 def cut_off(server):
-    with urllib.request.urlopen(f"{server.monitor_url}/varz", timeout=60) as answer:
-        return int(json.load(answer)["slow_consumers"])
+    return server.ask("/varz")["slow_consumers"]
 
 
 def consumed(client):

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
 
-from ..kits.pins import Query, QueryProcess, queries, until_it_reads
+from ..kits.pins import QueryProcess
 from ..kits.proxy import Proxy
+from ..kits.reading import queries
 from ..kits.shared import eventually
 
 HOT = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "directBelow": "0"}
 
 
-@pytest.fixture
-def query(nats_server):
-    """Makes queries on the shared server."""
-    yield from queries(Query, nats_server, **HOT)
-
-
-@pytest.fixture
-def apart(nats_server):
-    """Makes queries in processes of their own."""
-    yield from queries(QueryProcess, nats_server, **HOT)
+query = queries(**HOT)
+apart = queries(QueryProcess, **HOT)
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue", "direct"])
@@ -36,18 +28,18 @@ def test_the_second_goes_on_where_the_first_committed(
     first, second = apart(stream=stream, **mode), query(stream=stream, **mode)
     first.batch()  # makes the consumer
     publish([(f"{stream}.x", b"%d" % i) for i in range(1, 31)])
-    until_it_reads(first)
+    eventually(first.batch)
     waiting = [second.batch(), second.batch()]
     publish([(f"{stream}.x", b"x")] * 20)
     first.batch()
-    first.commit()
-    shown = json.loads(json.dumps(second.reader.reportLatestOffset()))["standby"]
+    first.settle()
+    shown = second.standby()
     publish([(f"{stream}.x", b"x")] * 10)
     first.batch()  # 51 to 60 are committed, but nobody has noted that
     first.kill()
-    took = until_it_reads(second)
+    took = eventually(second.batch)
     publish([(f"{stream}.x", b"x")] * 5)
-    rest = until_it_reads(second)
+    rest = eventually(second.batch)
 
     assert first.sequences == list(range(1, 61))
     assert waiting == [[], []]
@@ -72,15 +64,14 @@ def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(
     first.batch()
     first.kill()
     start = second.at
-    took = until_it_reads(second)
+    took = eventually(second.batch)
     end = second.at
     publish([(f"{stream}.x", b"x")])
-    until_it_reads(second)
+    eventually(second.batch)
     second.kill()
-    again = query(stream=stream)
-    again.at = start
+    again = query(start=start, stream=stream)
     tasks = again.reader.partitions(start, end)
-    replayed = again.read(tasks)
+    replayed = [row["sequence"] for row in again.read(tasks)]
 
     assert again.reader.partitions(end, end) == []
     assert end["resumed"] == [10] and start["sequences"] == [0]
@@ -104,7 +95,7 @@ def test_one_that_lost_its_place_waits_again(js, new_stream, publish, query, apa
         js.unpins([(stream, "hot-0")], "spark")
         eventually(lambda: (first.batch(), second.batch()) and second.standby()["active"])
     publish([(f"{stream}.x", b"x")] * 10)
-    until_it_reads(second)
+    eventually(second.batch)
     if how == "frozen":
         first.thaw()
     waits = first.batch()
@@ -114,7 +105,7 @@ def test_one_that_lost_its_place_waits_again(js, new_stream, publish, query, apa
     second.batch()
     publish([(f"{stream}.x", b"x")] * 10)
     second.stop()
-    found = until_it_reads(first)
+    found = eventually(first.batch)
 
     assert second.sequences == list(range(11, 31))
     assert waits == []
@@ -129,12 +120,12 @@ def test_one_that_comes_back_moves_nothing(js, nats_server, new_stream, publish,
         first, second = QueryProcess(proxy, stream=stream, **HOT), query(stream=stream)
         first.batch()
         publish([(f"{stream}.x", b"x")] * 10)
-        until_it_reads(first)
+        eventually(first.batch)
         first.batch()
         second.batch()
         first.freeze()
         publish([(f"{stream}.x", b"x")] * 10)
-        until_it_reads(second)
+        eventually(second.batch)
         second.batch()
         proxy.cut(b"MSG.NEXT")
         before = len(proxy.heard)
@@ -157,9 +148,9 @@ def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, 
     second.batch()
     start = first.at
     publish([(f"{stream}.x", b"x")] * 10)
-    end, _ = first.plan()
+    end, _ = first.ask()
     first.kill()
-    until_it_reads(second)
+    eventually(second.batch)
     again = query(stream=stream)
     planned: list = []
     thread = threading.Thread(target=lambda: planned.extend(again.reader.partitions(start, end)))
@@ -168,11 +159,11 @@ def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, 
     second.batch()
     early = list(planned)
     if gone:
-        second.commit()
+        second.settle()
         js.purge(stream, None, 21)
     second.stop()
     thread.join(120)
-    again.at = end
+    again.planned.append(end)
 
     assert not thread.is_alive()
     assert early == planned == []
@@ -189,8 +180,7 @@ def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, quer
     first.batch()
     second.batch()
     first.kill()
-    again = query(stream=stream, priorityTimeout="1h")
-    again.at = first.at
+    again = query(start=first.at, stream=stream, priorityTimeout="1h")
     publish([(f"{stream}.x", b"x")] * 10)
     found = again.batch()
 
@@ -212,7 +202,7 @@ def test_one_that_ends_in_good_order_is_not_waited_for(js, new_stream, publish, 
     waits = second.batch()
     publish([(f"{stream}.x", b"x")] * 5)
     first.stop()
-    found = until_it_reads(second)
+    found = eventually(second.batch)
 
     assert waits == []
     assert found == list(range(21, 26))
@@ -228,9 +218,9 @@ def test_latest_begins_where_the_first_query_began(js, new_stream, publish, quer
     second = query(stream=stream, startingOffsets="latest")
     second.batch()
     second.batch()
-    first.plan()
+    first.ask()
     first.kill()
-    found = until_it_reads(second)
+    found = eventually(second.batch)
     again = [second.batch() for _ in range(3)]
 
     assert found == list(range(11, 21))

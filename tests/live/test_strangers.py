@@ -21,7 +21,7 @@ from ..kits.answers import answer
 from ..kits.encoder import LISTS, plain_builder
 from ..kits.messages import ODD, SOUND
 from ..kits.ranges import reading
-from ..kits.shared import query
+from ..kits.reading import jobs as query
 from ..kits.snapshots import reader as snapshot
 from ..kits.snapshots import rows as snapshot_rows
 

@@ -12,8 +12,8 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 
 from ..kits.options import BELOW
+from ..kits.reading import jobs as query
 from ..kits.reading import reader
-from ..kits.shared import query
 
 __all__ = ["query", "reader"]
 

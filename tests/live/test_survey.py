@@ -12,7 +12,7 @@ from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
 from ..kits.admin import delete_messages
-from ..kits.pins import Query
+from ..kits.reading import Query
 from ..kits.seeds import fresh
 from .test_strangers import hpub
 

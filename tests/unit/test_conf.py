@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 from zipfile import ZipFile
 
 import pytest
@@ -46,8 +45,8 @@ def test_the_server_takes_its_configuration() -> None:
 def test_the_server_runs_with_its_configuration(tmp_path: Path) -> None:
     """A server with conf/nats-server.conf has JetStream on, with the limits written there."""
     text = (CONF / "nats-server.conf").read_text().replace('"nats-data"', json.dumps(str(tmp_path)))
-    with DevServer(text) as server, urlopen(f"{server.monitor_url}/jsz", timeout=10) as answer:
-        config = json.load(answer)["config"]
+    with DevServer(text) as server:
+        config = server.ask("/jsz")["config"]
 
     assert config["max_memory"] == 1 << 30
     assert config["max_storage"] == 10 << 30
