@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import re
 import sys
+from functools import partial
 from itertools import compress
 
 import pytest
@@ -13,11 +15,15 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-from .kits import seeds, soak, starts
+from .kits import seeds, starts, streams
 from .kits.options import connection_of
+from .kits.places import ROOT
 from .kits.servers import DevServer
 
 starts.start_fast()
+
+SOAK = re.compile("|".join(re.findall(r"^\w.*", (ROOT / "tests/soak.txt").read_text(), re.M)))
+"""The tests that `make test` leaves to `make soak`."""
 
 _numbers = itertools.count(1)
 
@@ -54,7 +60,7 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: order.get(folders[item], 2))
     if config.getoption("--soak-only") or not config.getoption("--soak"):
         only = config.getoption("--soak-only")
-        is_soak = [soak.is_soak(item.nodeid) for item in items]
+        is_soak = [SOAK.match(item.nodeid, len("tests/")) is not None for item in items]
         config.hook.pytest_deselected(items=[*compress(items, (each != only for each in is_soak))])
         items[:] = compress(items, (each == only for each in is_soak))
 
@@ -103,15 +109,10 @@ def nats_server():
         yield server
 
 
-def connection_to(server, **changes):
-    """Options of a connection to this server."""
-    return connection_of(server.url, **changes)
-
-
 @pytest.fixture
 def js(nats_server):
     """Our own API client on the shared server."""
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     yield JetStream(client)
     client.close()
 
@@ -138,26 +139,7 @@ def new_stream(js):
 @pytest.fixture
 def publish(js):
     """Publishes (subject, payload) or (subject, payload, header pairs), each with its PubAck."""
-    from pyspark_jetstream.client import wire
-
-    from .kits.answers import answer
-
-    def send(messages):
-        requests = []
-        for subject, data, *headers in messages:
-            requests.append((subject, data, wire.header_block(headers[0]) if headers else b""))
-        connection = js.client.connection
-        inbox = connection.new_inbox()
-        sid = connection.subscribe(inbox)
-        for at in range(0, len(requests), 500):
-            part = requests[at : at + 500]
-            connection.send(b"".join(wire.pub(s, d, inbox, h) for s, d, h in part))
-            for _ in part:
-                frame = answer(connection, sid)
-                assert b'"error"' not in frame.data, frame
-        connection.unsubscribe(sid)
-
-    return send
+    return partial(streams.publish, js)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from . import snapshots
-from .admin import update_stream
+from .streams import stored as messages
+from .streams import update_stream
 
 N = 4
 ORIGINS = [f"O{i}" for i in range(12)]
@@ -39,7 +39,7 @@ def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None)
     """Payloads by subject in stored order, of all the streams together."""
     rows: Rows = defaultdict(list)
     for stream in streams:
-        for sequence, message in snapshots.stored(js, stream).items():
+        for sequence, message in messages(js, stream).items():
             if between is None or between[0] <= sequence <= between[1]:
                 rows[message["subject"]].append(message["data"])
     return rows

@@ -1,4 +1,4 @@
-"""A proxy between client and server, for tests of what may happen on the way."""
+"""A peer that talks as a test says, and a proxy between client and server."""
 
 from __future__ import annotations
 
@@ -45,12 +45,72 @@ def clock_moved(hours):
     return lambda data: pattern.sub(moved, data)
 
 
-class Proxy:
+class Peer:
+    """
+    Something that listens; `talk` has each client in a thread, and an event that says: it is over.
+
+    A context manager. At its end all connections are shut, and all threads have ended.
+    """
+
+    def __init__(self, talk):
+        self._talk = talk
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        """Where clients connect."""
+        self._over = threading.Event()
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self):
+        self._spawn(self._accept)
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._shut(self._listener)
+        self._threads[0].join(60)  # it adds no other from now on
+        for sock in self._sockets[1:]:
+            self._shut(sock)
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        for sock in self._sockets:
+            sock.close()
+
+    @property
+    def url(self):
+        """Likewise, without TLS."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def _spawn(self, call, *arguments):
+        thread = threading.Thread(target=call, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                self._greet(self._listener.accept()[0])
+
+    def _greet(self, client):
+        self._sockets.append(client)
+        self._spawn(self._serve, client)
+
+    def _serve(self, client):
+        with suppress(OSError):
+            self._talk(client, self._over)
+        self._shut(client)
+
+    def _shut(self, sock):
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+class Proxy(Peer):
     """
     Hands bytes on both ways, changes the server's INFO, and keeps what the client wrote.
 
-    A context manager, to be left when all its clients have closed. `change` may be set meanwhile;
-    it holds for connections made afterwards.
+    `change` may be set meanwhile; it holds for connections made afterwards.
 
     Args:
         retort: what the client gets for its first bytes, before the server has them.
@@ -61,6 +121,7 @@ class Proxy:
     """
 
     def __init__(self, server_port, change=unchanged, retort=b"", rewrite=unchanged, rate=0):
+        super().__init__(None)
         self.change = change
         self._retort = retort
         self._rewrite = rewrite
@@ -68,31 +129,8 @@ class Proxy:
         self.heard: list[bytes] = []
         """What each connection's client wrote, in the order of the connections."""
         self._server_port = server_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        """Where clients connect."""
-        self._sockets: list[socket.socket] = [self._listener]
-        self._threads: list[threading.Thread] = []
         self._silent: set[int] = set()
         self._mute: set[int] = set()
-
-    def __enter__(self):
-        self._spawn(self._accept)
-        return self
-
-    def __exit__(self, *_):
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:  # the first may still add others
-            thread.join(60)
-            assert not thread.is_alive()
-        for sock in self._sockets:
-            sock.close()
-
-    @property
-    def url(self):
-        """Likewise, without TLS."""
-        return f"nats://127.0.0.1:{self.port}"
 
     def hush(self, both=True):
         """
@@ -107,27 +145,18 @@ class Proxy:
         for index, text in enumerate(list(self.heard)):
             if wrote in text:
                 for sock in self._sockets[1 + 2 * index : 3 + 2 * index]:
-                    with suppress(OSError):
-                        sock.shutdown(socket.SHUT_RDWR)
+                    self._shut(sock)
 
-    def _spawn(self, call, *arguments):
-        thread = threading.Thread(target=call, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.socket()
-                if self._rate:  # small segments keep the server's own buffer small, too
-                    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
-                    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
-                server.connect(("127.0.0.1", self._server_port))
-                self._sockets += [client, server]  # in the order of `heard`
-                self.heard.append(b"")
-                self._spawn(self._up, client, server, len(self.heard) - 1)
-                self._spawn(self._down, server, client, len(self.heard) - 1)
+    def _greet(self, client):
+        server = socket.socket()
+        if self._rate:  # small segments keep the server's own buffer small, too
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
+        server.connect(("127.0.0.1", self._server_port))
+        self._sockets += [client, server]  # in the order of `heard`
+        self.heard.append(b"")
+        self._spawn(self._up, client, server, len(self.heard) - 1)
+        self._spawn(self._down, server, client, len(self.heard) - 1)
 
     def _up(self, client, server, index):
         with suppress(OSError):

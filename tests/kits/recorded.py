@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+
+from .proxy import Peer
 
 Frame = tuple[bytes, bytes]
 """Header block, which may be empty, and payload."""
@@ -62,9 +63,9 @@ def stream_2_9() -> dict[str, Answer]:
     }
 
 
-class RecordedServer:
+class RecordedServer(Peer):
     """
-    Speaks as much of the protocol as one client needs; a context manager.
+    Speaks as much of the protocol as one client needs.
 
     Args:
         info: of its INFO line.
@@ -72,45 +73,12 @@ class RecordedServer:
     """
 
     def __init__(self, info: Mapping[str, object], answers: Mapping[str, Answer]) -> None:
-        self.info = dict(info)
-        self.answers = dict(answers)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._clients: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
+        super().__init__(self._speak)
+        self.info, self.answers = info, answers
 
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> RecordedServer:
-        self._spawn(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for sock in (self._listener, *self._clients):  # idle ones of `borrow` are among them
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def _spawn(self, call: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=call, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client = self._listener.accept()[0]
-                self._clients.append(client)
-                self._spawn(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
+    def _speak(self, client: socket.socket, _: object) -> None:
         inboxes: dict[bytes, bytes] = {}
-        with suppress(OSError, ValueError), client.makefile("rb") as lines:
+        with suppress(ValueError), client.makefile("rb") as lines:
             client.sendall(b"INFO %s\r\n" % json.dumps(self.info).encode())
             while line := lines.readline():
                 verb, *words = line.split()

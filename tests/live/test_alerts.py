@@ -14,9 +14,9 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 
-from ..conftest import connection_to
 from ..kits.exporter import exporter
 from ..kits.metrics import publish, reports
+from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..kits.servers import free_ports
 from ..kits.shared import eventually
@@ -200,7 +200,7 @@ def test_a_real_prometheus_fires_them(nats_server, exporter, tmp_path):
     words = [f"--config.file={settings}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     with (
         (tmp_path / "log").open("wb") as log,
-        closing(Client(connection_to(nats_server))) as client,
+        closing(Client(connection_of(nats_server.url))) as client,
     ):
         process = subprocess.Popen(
             ["prometheus", *words, f"--web.listen-address={place}"], stdout=log, stderr=log

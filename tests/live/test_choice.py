@@ -7,10 +7,10 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
-from ..kits.admin import update_stream
 from ..kits.options import connection_of
 from ..kits.ranges import fill, sequences
 from ..kits.reading import Query, query
+from ..kits.streams import update_stream
 
 __all__ = ["query"]
 

@@ -13,10 +13,10 @@ from pyspark_jetstream.readstream.shared import acks
 from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
-from ..conftest import connection_to
-from ..kits.admin import delete_consumers
+from ..kits.options import connection_of
 from ..kits.proxy import Proxy
 from ..kits.shared import eventually
+from ..kits.streams import delete_consumers
 from .test_claimant import arrived, calm, claimant
 
 __all__ = ["calm", "claimant"]
@@ -67,7 +67,7 @@ def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, ca
         told.append(held)
 
     monkeypatch.setattr(Heartbeats, "_beat", failing)
-    beats = Heartbeats(connection_to(nats_server), 0.05)
+    beats = Heartbeats(connection_of(nats_server.url), 0.05)
     try:
         beats.hold(one.consumers[0], [claim.sequence])
         eventually(lambda: "surprise" in caplog.text)
@@ -85,11 +85,11 @@ def test_heartbeats_of_one_consumer_do_not_wait_for_others(
     one = claimant(name, policy="overflow", ack_wait_s=6.0)
     (claim,) = one.claim(1, 30.0)[0]
     silent = [SharedConsumer(1 + n, name, f"silent{n}", None) for n in range(4)]
-    deaf = Client(connection_to(nats_server))
+    deaf = Client(connection_of(nats_server.url))
     for consumer in silent:
         deaf.connection.subscribe(f"{consumer.acks}.>")
     deaf.connection.ping(30.0)
-    beats = Heartbeats(connection_to(nats_server), 2.0)
+    beats = Heartbeats(connection_of(nats_server.url), 2.0)
     try:
         for consumer in silent:
             beats.hold(consumer, [1])
@@ -128,7 +128,7 @@ def test_acks_that_are_long_on_their_way(
     assert len(sequences) == 20_000
     port = int(nats_server.url.rpartition(":")[2])
     with SlowUp(port) as link:
-        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=8.0)
+        near = replace(connection_of(nats_server.url), servers=(link.url,), request_timeout_s=8.0)
         client = Client(near)
         try:
             ack(client, one.consumers[0], sequences)

@@ -18,11 +18,10 @@ from pyspark_jetstream.readstream.shared.acks import ACK, ack
 from pyspark_jetstream.readstream.shared.claimant import Claimant
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
-from ..conftest import connection_to
-from ..kits.options import sharing_of
-from ..kits.replicas import create
+from ..kits.options import connection_of, sharing_of
 from ..kits.servers import DevCluster
 from ..kits.shared import eventually
+from ..kits.streams import create
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,7 @@ def claimant(nats_server):
     clients = []
 
     def make(stream, client=None, **sharing):
-        clients.append(client or Client(connection_to(nats_server)))
+        clients.append(client or Client(connection_of(nats_server.url)))
         consumer = SharedConsumer(0, stream, "jobs", None)
         each = Claimant(clients[-1], [consumer], sharing_of(**sharing), "g")
         each.join([None])
@@ -113,7 +112,7 @@ def test_what_comes_as_a_wait_ends_is_claimed(
 ):
     """A message delivered after the last look and before the withdrawal belongs to the claim."""
     name = new_stream()
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     one = claimant(name, client, policy="overflow")
     connection = client.connection
     frames, calls = connection.next_frame, []
@@ -168,7 +167,7 @@ def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
 def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_server):
     """However a pull ends, the connection keeps nothing of it: a query runs for months."""
     name = new_stream()
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     one = claimant(name, client, policy="overflow")
     publish([(f"{name}.x", b"1")] * 30)
     for limit in (1, 5, 5, 50, 50, 50):
@@ -202,7 +201,7 @@ def test_what_was_read_before_the_connection_broke_is_claimed(
 ):
     """A connection that breaks within a pull costs what was on its way, not what is here."""
     name = new_stream()
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     one = claimant(name, client, policy="overflow")
     publish([(f"{name}.x", b"1")] * 30)
     arrived(js, name, 30)
@@ -243,13 +242,13 @@ def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
 def test_waits_in_a_cluster_lose_nothing():
     """Through a server that does not lead the consumer no message goes to a pull that is over."""
     with DevCluster(3) as cluster:
-        client = Client(connection_to(cluster.servers[0]))
+        client = Client(connection_of(cluster.servers[0].url))
         js = JetStream(client)
         create(js, {"name": "S", "subjects": ["s.>"], "allow_direct": True})
         leader = js.stream_info("S").cluster["leader"]
         near = next(each for each in cluster.servers if each.name == leader)
         far = next(each for each in cluster.servers if each.name != leader)
-        reader, writer = Client(connection_to(far)), Client(connection_to(near))
+        reader, writer = Client(connection_of(far.url)), Client(connection_of(near.url))
         one = Claimant(reader, [SharedConsumer(0, "S", "jobs", None)], sharing_of("overflow"), "g")
         try:
             eventually(lambda: one.join([None]) or one.joined)

@@ -15,9 +15,9 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 
 from ..kits.clients import options
-from ..kits.replicas import create, fill, leader
 from ..kits.servers import DevCluster
 from ..kits.shared import eventually
+from ..kits.streams import create, leader, store
 
 
 def test_a_replica_that_knows_no_leader_is_not_believed():
@@ -32,7 +32,7 @@ def test_a_replica_that_knows_no_leader_is_not_believed():
         js = JetStream(admin)
         create(js, {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3})
         eventually(lambda: leader(js, name))
-        fill(js, name, 10)
+        store(js.client, [(f"{name}.a", b"x" * 200)] * 10)
         while leader(js, name) == home.name:
             js.call(f"STREAM.LEADER.STEPDOWN.{name}")
             time.sleep(0.5)

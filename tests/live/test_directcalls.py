@@ -17,8 +17,8 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 from pyspark_jetstream.values import Secret
 
-from ..kits.admin import delete_messages
 from ..kits.clients import serving
+from ..kits.streams import delete_messages
 
 
 @pytest.fixture

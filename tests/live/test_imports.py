@@ -1,14 +1,107 @@
-"""What the processes of a query import: each starts anew, and pays for it before its first row."""
+"""
+What the processes of a query import: each starts anew, and pays for it before its first row.
+
+Spark forks each Python process of a query from a daemon that has imported PySpark's part. So does
+a process here: it does the work of one process of Spark, with one row.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import NamedTuple
 
 import pytest
 
-from ..kits import processes
-from ..kits.processes import PROCESSES
+from ..kits.places import ROOT
 
 SLOW = {"asyncio", "concurrent", "email", "http", "nats", "nkeys", "ssl"}
 """What is for TLS and signatures, and what comes with that."""
 
 OURS = "pyspark_jetstream."
+
+
+_BEGIN = """
+import importlib.util, json, pickle, sys
+module, program, url, stream, path = sys.argv[1:]
+importlib.import_module(module)
+sys.modules["__main__"].__spec__ = importlib.util.find_spec(module)  # as Spark runs it, by -m
+import pyarrow as pa
+def kept(what): return pickle.load(open(path + what, "rb"))
+def keep(value, what): pickle.dump(value, open(path + what, "wb"))
+exec(compile(program, "program", "exec"))
+print(json.dumps([name for name in sys.modules if sys.modules[name] is not None]))
+"""
+
+_SOURCE = """
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark_jetstream.datasource import JetStreamDataSource
+from pyspark.sql.types import StructType
+"""
+
+
+class Process(NamedTuple):
+    """A process of Spark: what its daemon has imported, and what it does."""
+
+    module: str
+    program: str
+
+
+PROCESSES = {
+    "schema of a read": Process("pyspark.sql.worker.create_data_source", _SOURCE + """
+source = JetStreamDataSource(CaseInsensitiveDict({"servers": url, "stream": stream}))
+keep((source, source.schema()), "")
+"""),
+    "streaming read: plan": Process("pyspark.sql.worker.plan_data_source_read", """
+source, schema = kept("")
+keep((source, source.streamReader(schema)), ".reader")
+"""),
+    "streaming read: source": Process("pyspark.sql.streaming.python_streaming_source_runner", """
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+source, schema = kept("")
+reader = source.streamReader(schema)
+start = reader.initialOffset()
+task = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))[0]
+reader.stop()
+keep(task, ".task")
+"""),
+    "streaming read: task": Process("pyspark.worker", """
+source, reader = kept(".reader")
+task = kept(".task")
+assert sum(batch.num_rows for batch in reader.read(task)) == 1
+"""),
+    "batch read: plan": Process("pyspark.sql.worker.plan_data_source_read", """
+source, schema = kept("")
+reader = source.reader(schema)
+keep((source, reader, reader.partitions()[0]), ".batch")
+"""),
+    "batch read: task": Process("pyspark.worker", """
+_, reader, task = kept(".batch")
+assert sum(batch.num_rows for batch in reader.read(task)) == 1
+"""),
+    "write: plan": Process("pyspark.sql.worker.write_into_data_source", _SOURCE + """
+schema = StructType().add("subject", "string").add("data", "binary")
+keep(JetStreamDataSource(CaseInsensitiveDict({"servers": url})).writer(schema, False), ".writer")
+"""),
+    "write: task": Process("pyspark.worker", """
+row = pa.record_batch({"subject": [stream + ".a"], "data": [b"row"]})
+keep(kept(".writer").write(iter([row])), ".written")
+"""),
+    "write: commit": Process("pyspark.sql.worker.commit_data_source_write", """
+kept(".writer").commit([kept(".written")])
+"""),
+}  # fmt: skip
+"""The processes of a read and of a write, in the order in which each leaves the next its input."""
+
+
+def of_process(process, arguments):
+    """What it has imported, PySpark's part too; `arguments` are a URL, a stream and a path."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGIN, process.module, process.program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        timeout=600, check=True,
+    )  # fmt: skip
+    return set(json.loads(done.stdout))
 
 
 @pytest.fixture
@@ -22,7 +115,7 @@ def imported(names, given):
     """Our own modules in each of these processes, none of which has what is slow to import."""
     found = []
     for name in names:
-        modules = processes.imported(PROCESSES[name], given)
+        modules = of_process(PROCESSES[name], given)
         assert not SLOW & {module.partition(".")[0] for module in modules}
         plans = not name.endswith(("task", "commit")) and not name.startswith(("write", "batch"))
         assert not (plans and "pyarrow.compute" in modules)

@@ -23,12 +23,12 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.answers import answer
 from ..kits.options import connection_of, sink_of
 from ..kits.places import ROOT
 from ..kits.reading import Query
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
+from ..kits.streams import answer
 from .test_throttle import CONTROL, Operator, Task
 
 USERS = ("admin", "reader", "writer", "ops")

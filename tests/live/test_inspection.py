@@ -17,9 +17,9 @@ from pyspark_jetstream.operations.inspect.looking import Inspector
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
-from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.clients import serving
+from ..kits.options import connection_of
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
@@ -175,7 +175,7 @@ def test_nothing_is_changed(tmp_path):
     """
     with (
         serving(config, user="admin", password=Secret("admin")) as (server, js),
-        closing(Client(connection_to(server, user="eye", password=Secret("eye")))) as eye,
+        closing(Client(connection_of(server.url, user="eye", password=Secret("eye")))) as eye,
     ):
         durable(js, "S", "q-0", filter_subject="S.0.>")
         created = js.stream_info("S").created

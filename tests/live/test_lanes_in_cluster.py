@@ -15,9 +15,9 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
-from ..kits.replicas import create, leader
 from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
+from ..kits.streams import create, leader
 from .test_publisher import check_in_order, stored
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from pyspark_jetstream.options import parse_read, parse_sink
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
-from ..kits.snapshots import fill, reader
+from ..kits.snapshots import reader
+from ..kits.streams import fill
 
 # What tests before left open shows here, where everything is collected.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -67,8 +68,8 @@ def test_a_write_keeps_few_subjects(nats_server, new_stream):
 def test_reads_keep_few_subjects(js, nats_server, new_stream):
     """Snapshots and ranges keep no more subjects in Python than are on their way."""
     stream = new_stream(storage="memory")
-    fill(js, stream, [f"{stream}.{number:08d}" for number in range(SUBJECTS)])
-    fill(js, stream, [f"{stream}.00000000"])
+    fill(js, [f"{stream}.{number:08d}" for number in range(SUBJECTS)])
+    fill(js, [f"{stream}.00000000"])
     snapshots = reader(nats_server, stream=stream, multiLast=">")
     (task,) = snapshots.partitions()
     rows = 0

@@ -14,10 +14,10 @@ from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.metrics.readers import READERS, readers
 from pyspark_jetstream.publish.metrics import METRICS
 
-from ..conftest import connection_to
 from ..kits import metrics
 from ..kits.exporter import JOB, exporter
 from ..kits.metrics import QUERY, publish, reports
+from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..kits.proxy import Proxy
 from ..kits.reading import Query
@@ -61,7 +61,7 @@ VALUES = {
 
 @contextmanager
 def client_of(server):
-    client = Client(connection_to(server))
+    client = Client(connection_of(server.url))
     yield client
     client.close()
 

@@ -12,11 +12,10 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
 
-from ..kits.admin import delete_messages
 from ..kits.clients import serving
 from ..kits.messages import ODD
 from ..kits.shared import eventually
-from ..kits.snapshots import stored
+from ..kits.streams import delete_messages, stored
 from .test_strangers import hpub
 
 MESSAGES, SUBJECTS = 300, 7

@@ -13,11 +13,11 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
 from pyspark_jetstream.readstream import watched
 
-from ..kits.admin import delete_consumers
 from ..kits.layouts import Place
 from ..kits.options import BELOW
 from ..kits.reading import query
 from ..kits.shared import eventually
+from ..kits.streams import delete_consumers
 
 __all__ = ["query"]
 

@@ -13,12 +13,12 @@ from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
-from ..kits.admin import delete_messages
 from ..kits.layouts import LAYOUTS, MODES, Place
 from ..kits.options import BELOW, connection_of
 from ..kits.reading import query
 from ..kits.shared import eventually
 from ..kits.stores import Store
+from ..kits.streams import delete_messages
 
 __all__ = ["query"]
 

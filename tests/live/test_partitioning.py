@@ -17,9 +17,9 @@ from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.operations.partition.making import missing_names, partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan, numbering
 
-from ..kits.admin import delete_messages
 from ..kits.partitions import N, stored, update
 from ..kits.programs import main
+from ..kits.streams import delete_messages
 
 JOB = [sys.executable, "-m", "pyspark_jetstream", "partition"]
 

@@ -12,7 +12,7 @@ from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
-from ..kits import snapshots
+from ..kits import streams
 from ..kits.clients import serving
 from ..kits.options import connection_of, sink_of
 
@@ -44,7 +44,7 @@ def sink(server, **changes) -> SinkOptions:
 
 def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:
     """Subject and data of each message, in order of sequence."""
-    return [(each["subject"], each["data"]) for each in snapshots.stored(js, stream).values()]
+    return [(each["subject"], each["data"]) for each in streams.stored(js, stream).values()]
 
 
 def check_in_order(messages, subject, count):

@@ -24,17 +24,16 @@ from pyspark_jetstream.fetch.pulling import pulls as pulls_module
 from pyspark_jetstream.tasks.ranges import RangeRead
 from pyspark_jetstream.values import Secret
 
-from ..kits import clients, replicas
-from ..kits.admin import delete_consumers
+from ..kits import clients, streams
 from ..kits.clients import serving
 from ..kits.messages import ODD, SOUND
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
-from ..kits.ranges import delete, fill, options, ranged, reading, rows, sequences
+from ..kits.ranges import fill, ranged, reading, rows, sequences
 from ..kits.seeds import fresh
 from ..kits.servers import DevCluster
 from ..kits.shared import eventually
-from ..kits.snapshots import stored
+from ..kits.streams import delete_consumers, delete_messages, stored
 
 FORBIDDING = """
 accounts {
@@ -102,7 +101,7 @@ def test_exact_ranges(js, new_stream, publish, way, storage, counted, by):
     publish([(f"{stream}.{i % 2}.x", b"%d" % i) for i in range(1, 1801)])
     publish([(f"{stream}.1.x", b"%d" % i) for i in range(1801, 2001)])
     gone = {1, 2, 3, *range(500, 620), 1000, *range(1390, 1401), 2000}
-    delete(js, stream, *gone)
+    delete_messages(js, stream, gone)
     all_of = by == "nothing"
     there = [
         seq for seq in range(1, 2001)
@@ -190,7 +189,7 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     monkeypatch.setattr(own, "_INACTIVE_S", 5.0)
     named, made = own.new_name, []
     monkeypatch.setattr(alone, "new_name", lambda: made.append(named()) or made[-1])
-    client = Client(options(nats_server))
+    client = Client(clients.options(nats_server.url))
     batches = reading(deep, 50_000).batches(client)
     next(batches)
     client.drop()
@@ -254,7 +253,7 @@ def test_deletes_and_purges_meanwhile(js, deep):
     batches = reading(deep, 50_000, expected=50_000).batches(js.client)
     found = sequences([next(batches)])
     gone = set(range(49_000, 50_001, 7))
-    delete(admin, deep, *gone)
+    delete_messages(admin, deep, gone)
     found += sequences(batches)
 
     assert [seq for seq in range(1, 50_001) if seq not in gone] == [
@@ -299,7 +298,7 @@ def test_a_connection_that_breaks_within_a_message(nats_server, js, deep, seed):
 def test_a_server_that_is_killed_and_comes_back(mortal, way):
     """The read goes on behind its last row, also where its consumer is gone with the server."""
     server, js = mortal
-    reader = Client(options(server, request_timeout_s=30.0))
+    reader = Client(clients.options(server.url, request_timeout_s=30.0))
     batches = read_by(way, "S", 50_000, expected=50_000).batches(reader)
     found = sequences([next(batches)])
     server.kill()
@@ -378,8 +377,8 @@ def test_in_a_cluster(monkeypatch, way, how):
         admin = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
         js = JetStream(admin)
         config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
-        replicas.create(js, config)
-        replicas.fill(js, "S", 60_000)
+        streams.create(js, config)
+        streams.store(js.client, [("S.a", b"x" * 200)] * 60_000)
         reader = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
         batches = read_by(way, "S", 60_000, expected=60_000).batches(reader)
         found = sequences([next(batches)])
@@ -451,7 +450,7 @@ def test_messages_larger_than_one_request_may_bring():
 def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(mortal, how):
     """When no server comes back within requestTimeout, the read's error says so."""
     server, _ = mortal
-    hasty = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
+    hasty = Client(clients.options(server.url, request_timeout_s=5.0, connect_timeout_s=3.0))
     batches = ranged("S", 50_000).batches(hasty)
     next(batches)
     getattr(server, how)()

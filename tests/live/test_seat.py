@@ -14,15 +14,14 @@ from pyspark_jetstream.errors import OptionError, PermissionsError, QueryFencedE
 from pyspark_jetstream.readstream import rangedriver
 from pyspark_jetstream.values import Secret
 
-from ..kits import clients, replicas
-from ..kits.admin import delete_consumers
-from ..kits.answers import answer
+from ..kits import clients, streams
 from ..kits.clients import serving
 from ..kits.pins import Puller, QueryProcess, apart
 from ..kits.proxy import Proxy
 from ..kits.reading import Query, query
 from ..kits.servers import DevCluster
 from ..kits.shared import RETENTIONS, eventually
+from ..kits.streams import answer, delete_consumers
 
 __all__ = ["apart", "query"]
 SOON = {"consumer": "c", "priorityTimeout": "6s"}
@@ -454,7 +453,7 @@ def test_three_nodes():
         urls = cluster.urls.split(",")
         js = JetStream(Client(clients.options(*urls, request_timeout_s=60.0)))
         config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
-        replicas.create(js, config)
+        streams.create(js, config)
         at = SimpleNamespace(url=cluster.urls)
         first, second = QueryProcess(at, stream="S", **HOT), Query(at, stream="S", **HOT)
         first.batch()
@@ -467,12 +466,12 @@ def test_three_nodes():
                 js.call("CONSUMER.LEADER.STEPDOWN.S.c-0")
             elif how == "dies":
                 next(s for s in cluster.servers if s.name == listed["cluster"]["leader"]).kill()
-            replicas.publish(js.client, [("S.a", b"x")] * 10)
+            streams.store(js.client, [("S.a", b"x")] * 10)
             eventually(first.batch, 120.0)
             assert second.batch() == []
         first.batch()
         first.kill()
-        replicas.publish(js.client, [("S.a", b"x")] * 10)
+        streams.store(js.client, [("S.a", b"x")] * 10)
         rest = eventually(second.batch, 120.0)
         second.stop()
         js.client.close()

@@ -22,9 +22,9 @@ from pyspark_jetstream.write.task import write_task
 from ..kits.accounts import reload
 from ..kits.options import sink_of
 from ..kits.reading import Query
-from ..kits.replicas import create
 from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
+from ..kits.streams import create
 
 STREAM = {"name": "S", "subjects": ["S.>"], "allow_direct": True}
 LAME = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"'

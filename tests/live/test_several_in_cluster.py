@@ -10,8 +10,8 @@ from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import ApiError, DataLossError
 
 from ..kits.reading import query
-from ..kits.replicas import create, publish
 from ..kits.servers import DevCluster
+from ..kits.streams import create, store
 
 __all__ = ["query"]
 
@@ -24,7 +24,7 @@ def test_streams_whose_server_is_away_are_not_empty(query):
         names = [f"t-{number}" for number in range(6)]
         for name in names:
             create(js, {"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
-        publish(client, [(f"{name}.{i}", b"x") for name in names for i in range(5)])
+        store(client, [(f"{name}.{i}", b"x") for name in names for i in range(5)])
         several = query(servers=cluster.urls, streamPattern="t-*", requestTimeout="8s")
         several.drain()
         leaders = {info.name: info.cluster["leader"] for info in js.stream_infos(names)}
@@ -43,7 +43,7 @@ def test_streams_whose_server_is_away_are_not_empty(query):
 
         away.restart()
         js.stream_infos(names)  # asked until their leaders answer
-        publish(client, [(f"{name}.x", b"x") for name in names])
+        store(client, [(f"{name}.x", b"x") for name in names])
         several.restart()
         time.sleep(0.6)
         several.drain()

@@ -7,9 +7,9 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import ConsumerEditedError
 
-from ..kits.answers import answer
 from ..kits.reading import jobs as query
 from ..kits.shared import eventually, numbered
+from ..kits.streams import answer
 
 __all__ = ["query"]
 

@@ -12,11 +12,11 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.values import Secret
 
-from ..kits.admin import delete_consumers
 from ..kits.clients import serving
 from ..kits.reading import Query, text
 from ..kits.reading import jobs as query
 from ..kits.shared import ack_pending, numbered, numbered_stream
+from ..kits.streams import delete_consumers
 
 __all__ = ["numbered_stream", "query"]
 

@@ -7,23 +7,23 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-from ..conftest import connection_to
+from ..kits.options import connection_of
 from ..kits.reading import Query
-from ..kits.replicas import create, publish
 from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
+from ..kits.streams import create, store
 
 
 @pytest.fixture
 def served(tmp_path):
     """A server, its API, and a query with two batches of ten, of 40 messages, under way."""
     with DevServer(store_dir=tmp_path) as server:
-        client = Client(connection_to(server))
+        client = Client(connection_of(server.url))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
         one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
                     maxRecordsPerTrigger=10)  # fmt: skip
-        publish(client, [(f"s.{i}", b"x") for i in range(40)])
+        store(client, [(f"s.{i}", b"x") for i in range(40)])
         one.step()
         one.plan()
         yield server, js, one
@@ -64,14 +64,14 @@ def test_a_killed_server_may_forget_deliveries(served, caplog):
 def test_leader_changes_in_a_cluster(monkeypatch):
     """Leaders change between and during batches; no message is lost."""
     with DevCluster(3) as cluster:
-        client = Client(connection_to(cluster.servers[0]))
+        client = Client(connection_of(cluster.servers[0].url))
         js = JetStream(client)
         create(js, {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3})
         options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
                    "servers": cluster.urls, "maxRecordsPerTrigger": 15}  # fmt: skip
         queries = [Query(cluster.servers[0], **options) for _ in range(2)]
         try:
-            publish(client, [(f"s.{i}", b"x") for i in range(150)])
+            store(client, [(f"s.{i}", b"x") for i in range(150)])
             for turn in range(6):
                 one = queries[turn % 2]
                 one.plan()

@@ -11,7 +11,8 @@ from pyspark_jetstream.read import snapshot
 
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
-from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
+from ..kits.snapshots import as_dict, reader, reduced, rows
+from ..kits.streams import fill, stored
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
 
@@ -91,8 +92,8 @@ def test_any_number_of_subjects(js, nats_server, new_stream, monkeypatch, count,
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream()
     names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
-    fill(js, stream, names)
-    fill(js, stream, names[: count // 2], b"y")
+    fill(js, names)
+    fill(js, names[: count // 2], b"y")
     options = {"stream": stream, "multiLast": f"{stream}.>"}
     now = as_dict(rows(reader(nats_server, **options)))
     then = as_dict(rows(reader(nats_server, **options, upToSequence=count)))
@@ -109,7 +110,7 @@ def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, 
     count = 101_500
     names = [f"{stream}.{i % 7}.{i}" for i in range(count)]
     random.Random(7).shuffle(names)
-    fill(js, stream, names)
+    fill(js, names)
     source = reader(nats_server, stream=stream, multiLast=f"{stream}.>")
     tasks = source.partitions()
     found = [

@@ -9,7 +9,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshot, snapshotread
 
-from ..kits.snapshots import as_dict, delete, fill, reader, reduced, rows, stored
+from ..kits.snapshots import as_dict, reader, reduced, rows
+from ..kits.streams import delete_messages, fill, stored
 
 
 @pytest.mark.parametrize("way", ["names", "back"])
@@ -18,7 +19,7 @@ def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream()
     rng = random.Random(5)
-    fill(js, stream, [f"{stream}.{i}" for i in range(1000)])
+    fill(js, [f"{stream}.{i}" for i in range(1000)])
     done = threading.Event()
 
     def write():
@@ -57,7 +58,7 @@ def test_what_leaves_a_bucket_before_it_is_read_is_reported(
     tasks = source.partitions()
     assert len(tasks) == 4
     if how == "delete":
-        delete(js, stream, 7)
+        delete_messages(js, stream, [7])
     elif how == "purge":
         js.purge(stream, f"{stream}.6", 10**6)
     else:
@@ -167,7 +168,7 @@ def test_chunks_of_any_size(js, nats_server, new_stream, publish, monkeypatch, l
             for i in range(600)
         ]
     )
-    delete(js, stream, *range(30, 190), *range(400, 405))
+    delete_messages(js, stream, [*range(30, 190), *range(400, 405)])
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: "back")
     found = rows(reader(nats_server, stream=stream, multiLast=">", includeHeaders=large))
 

@@ -16,14 +16,13 @@ from pyspark_jetstream.fetch.layout import Layout, Slice
 from pyspark_jetstream.readstream.shared import claimedread
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 
-from ..kits.admin import delete_messages
-from ..kits.answers import answer
 from ..kits.encoder import LISTS, plain_builder
 from ..kits.messages import ODD, SOUND
 from ..kits.ranges import reading
 from ..kits.reading import jobs as query
 from ..kits.snapshots import reader as snapshot
 from ..kits.snapshots import rows as snapshot_rows
+from ..kits.streams import answer, delete_messages
 
 __all__ = ["query"]
 

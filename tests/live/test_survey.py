@@ -11,9 +11,9 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
-from ..kits.admin import delete_messages
 from ..kits.reading import Query
 from ..kits.seeds import fresh
+from ..kits.streams import delete_messages
 from .test_strangers import hpub
 
 SEEDS = [1, 2, *fresh(__name__)]

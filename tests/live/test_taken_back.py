@@ -23,10 +23,10 @@ from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.task import TaskReport, write_task
 
-from ..kits.admin import delete_messages
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from ..kits.stores import Store
+from ..kits.streams import delete_messages
 
 SCHEMA = StructType().add("subject", "string").add("data", "string")
 SIZE = 100

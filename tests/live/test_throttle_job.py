@@ -26,7 +26,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     understand,
 )
 
-from ..conftest import connection_to
+from ..kits.options import connection_of
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
 
@@ -68,7 +68,7 @@ class Producer(threading.Thread):
         self.free: list[float] = []
         """When the first of its subjects was found not to be paused."""
         self._operators = Operators(control, protocol.Producer(number, supports))
-        self._subjects, self._answers, self._options = subjects, answers, connection_to(server)
+        self._subjects, self._answers, self._options = subjects, answers, connection_of(server.url)
         self._operators.sent(subjects)
         self._ready, self._ending = threading.Event(), threading.Event()
 
@@ -146,7 +146,7 @@ def test_nobody_is_there(nats_server, command):
 def test_b21_who_comes_while_it_looks_is_found(nats_server):
     """B21: `producers` and `lift` look on where nobody is there, and find who comes."""
     pauses, alone = Pauses("comes.later"), threading.Event()
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     looking = Controller(client, pauses, lambda: alone.set() if pauses.nobody else None)
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(looking.discover, 15.0, patient=True)
@@ -230,7 +230,7 @@ def test_b23_who_never_answers(nats_server):
 
 def test_lift(nats_server):
     """What another operator paused for long is lifted, for both quota reasons."""
-    control = Client(connection_to(nats_server))
+    control = Client(connection_of(nats_server.url))
     with Producer(nats_server, 7, ["orders.eu"]) as writer:
         for reason in (QUOTA, Reason.ResourceGroupProduceQuotaExceeded):
             command = ThrottleProducer(1, reason, 3600.0, "orders.*")

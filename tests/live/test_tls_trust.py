@@ -1,10 +1,7 @@
 """Where an option asks for TLS: nothing goes out in clear, nothing in clear is believed."""
 
 import json
-import socket
 import ssl
-import threading
-from contextlib import suppress
 
 import pytest
 
@@ -14,7 +11,7 @@ from pyspark_jetstream.errors import AuthenticationError, NotConnectedError, Tls
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import SECRET, account_info, options, refused
-from ..kits.proxy import Proxy, info_with
+from ..kits.proxy import Peer, Proxy, info_with
 from ..kits.tls import tls_server
 from .test_client import free_port
 
@@ -189,23 +186,17 @@ def test_the_second_info(certificates, parts, payload, left):
     serving.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     heard = []
 
-    def serve():
-        sock, _ = listener.accept()
+    def serve(sock, _):
         sock.sendall(CLEAR)
         with serving.wrap_socket(sock, server_side=True) as inside:
             for part in parts:
                 heard.append(inside.recv(1 << 16))
                 inside.sendall(part)
-            with suppress(OSError):
-                inside.recv(1 << 16)
+            inside.recv(1 << 16)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        port = listener.getsockname()[1]
-        sock, info, leftover = shake_hands(asking(certificates, "tlsCaFile", port))
+    with Peer(serve) as peer:
+        sock, info, leftover = shake_hands(asking(certificates, "tlsCaFile", peer.port))
         sock.close()
-        thread.join(60)
 
     assert (info["max_payload"], leftover) == (payload, left)
     assert ("unheard_of" in info) == (payload == 77)

@@ -26,9 +26,9 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.task import TaskReport, write_task
 
-from ..kits.admin import update_stream
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
+from ..kits.streams import update_stream
 from .test_publisher import stored
 
 FAST = {"ack_timeout_s": 1.0, "publish_timeout_s": 10.0}

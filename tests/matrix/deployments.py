@@ -18,8 +18,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 
 from ..kits.options import connection_of
 from ..kits.servers import DevServer, free_ports
-from ..kits.standalone import Standalone
 from .environments import Environments, build_wheel, java_home
+from .standalone import Standalone
 
 PYTHONS = ("3.11", "3.12", "3.13")
 SPARKS = ("4.3.0", "4.2.1", "4.1.4")

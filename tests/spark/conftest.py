@@ -75,3 +75,8 @@ def run_query(stream_df, tmp_path):
         return result
 
     return run
+
+
+def numbered(name: str, n: int, partitions: int = 1, start: int = 0) -> list[tuple[str, bytes]]:
+    """`n` messages dealt out over `<name>.<partition>.x`."""
+    return [(f"{name}.{i % partitions}.x", b"m%d" % i) for i in range(start, start + n)]

@@ -15,7 +15,7 @@ import pytest
 
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
-from ..kits.sources import NewStream, Publish, numbered
+from .conftest import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,8 +35,8 @@ def inspected(nats_server: DevServer, checkpoint: Path, *more: str) -> tuple[int
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_query_while_it_runs_and_afterwards(
-    stream_df: Callable[..., DataFrame], nats_server: DevServer, new_stream: NewStream,
-    publish: Publish, tmp_path: Path, version: int,
+    stream_df: Callable[..., DataFrame], nats_server: DevServer, new_stream: Callable[..., str],
+    publish: Callable[..., None], tmp_path: Path, version: int,
 ) -> None:  # fmt: skip
     """The checkpoint shows what is planned and committed; at no time is there a problem."""
     name = new_stream()

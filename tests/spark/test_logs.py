@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 
-from ..conftest import connection_to
+from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..unit.test_logs import LINE
 
@@ -19,7 +19,7 @@ def test_the_log_of_a_query(nats_server, new_stream, tmp_path, level):
     """Driver and tasks log time, level, query, batch and task, by default warnings."""
     source = new_stream(allow_direct=True)
     target = new_stream()
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     client.connection.send(b"PUB %b.\xff 1\r\nx\r\n" % source.encode())
     client.connection.ping(60.0)
     client.close()

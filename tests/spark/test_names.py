@@ -9,7 +9,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer, understand
 from pyspark_jetstream.publish.metrics import MetricsReport
 
-from ..conftest import connection_to
+from ..kits.options import connection_of
 
 
 def rows(spark, name):
@@ -57,7 +57,7 @@ def test_a_write_has_the_name_of_its_query(spark, nats_server, new_stream, tmp_p
     options = {
         "servers": nats_server.url, "metricsSubject": f"m.{name}", "throttleSubject": f"t.{name}"
     }  # fmt: skip
-    client = Client(connection_to(nats_server))
+    client = Client(connection_of(nats_server.url))
     connection = client.connection
     for subject in (options["metricsSubject"], f"t.{name}.active"):
         connection.subscribe(subject)

@@ -26,9 +26,8 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
 from ..chaos import processes
-from ..conftest import connection_to
 from ..kits.encoder import plain_builder
-from ..kits.options import sink_of
+from ..kits.options import connection_of, sink_of
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
 
@@ -66,7 +65,7 @@ def fill(server, count):
                 }
             )  # fmt: skip
 
-    client = Client(connection_to(server))
+    client = Client(connection_of(server.url))
     builder = plain_builder()
     blocks = (builder.build(each) for each in batches())
     publish(client, WriteContext(sink_of(client.options)), blocks)
@@ -197,7 +196,7 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path, kills, kind, seed
     rng = random.Random(seed)
     total = kills * MESSAGES_A_KILL
     with DevServer() as server:
-        client = Client(connection_to(server))
+        client = Client(connection_of(server.url))
         js = JetStream(client)
         common = {"allow_direct": True, "storage": "file"}
         js.create_stream({"name": "IN", "subjects": ["IN.>"], **common})
@@ -243,7 +242,7 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path, kills, kind, seed
                         break
         log = (tmp_path / "log").read_text(errors="replace")
         check(server, total, f"seed {seed}: {done}\n{log[-3000:]}")
-        client = Client(connection_to(server))
+        client = Client(connection_of(server.url))
         last = JetStream(client).stream_info(config.get("name", "OUT")).last_seq
         client.close()
 

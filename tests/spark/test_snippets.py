@@ -21,7 +21,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.testing import find_server
 
-from ..conftest import connection_to
+from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
 from ..kits.snippets import OUTPUT, PAGES, Snippet, sections
@@ -50,7 +50,7 @@ def server():
 def _empty(server):
     """A page begins with a server without streams."""
     yield
-    client = Client(connection_to(server))
+    client = Client(connection_of(server.url))
     js = JetStream(client)
     for name in js.stream_names():
         js.delete_stream(name)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ..kits.options import BELOW
+from ..kits.options import BELOW, connection_of
 from ..kits.shared import eventually
-from ..kits.sources import numbered
+from .conftest import numbered
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "own", "direct"])
@@ -123,15 +123,13 @@ def test_available_now_ends_while_a_producer_writes(run_query, new_stream, nats_
     """AvailableNow reads what was there when it began, and ends although more keeps coming."""
     from pyspark_jetstream.client.connection import Client
 
-    from ..conftest import connection_to
-
     name = new_stream()
     stop = threading.Event()
     sent = 0
 
     def produce():
         nonlocal sent
-        client = Client(connection_to(nats_server))
+        client = Client(connection_of(nats_server.url))
         while not stop.is_set():
             client.requests([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
             sent += 20

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kits.places import ROOT
-from ..kits.sources import numbered
+from .conftest import numbered
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,11 @@ from pyspark_jetstream.errors import JetStreamError, RowError
 from pyspark_jetstream.sanitize import conceal, get_logger, sanitized
 
 from ..kits.logins import creds_of, jwt, keys
-from ..kits.strangers import EVIL, assert_plain
 from .test_errors import CLASSES
 from .test_layers import HOUSE, calls
 
+EVIL = "\x1b]0;pwned\x07\x1b[2J\x00\x7f\x9b31m\u202eevil\u2066\u2029\r\nline\ud800"
+"""Text that steers a terminal, turns the reading direction, ends lines, and has no encoding."""
 SEED = keys(nkeys.PREFIX_BYTE_USER)[1]
 JWT = jwt(keys(nkeys.PREFIX_BYTE_ACCOUNT), "U", "ann", {})
 
@@ -34,6 +35,12 @@ def told():
     """A server was told each of them."""
     for secret in (*VALUES.values(), ""):
         conceal(secret)
+
+
+def assert_plain(text, lines=False):
+    """Nothing in it steers a terminal; `lines` may end in it where a program ends them."""
+    for line in text.split("\n") if lines else [text]:
+        assert line.isprintable(), repr(line)
 
 
 def greeting(member, value, **how):

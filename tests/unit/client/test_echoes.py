@@ -2,10 +2,8 @@
 
 import json
 import logging
-import socket
-import threading
 import traceback
-from contextlib import closing, suppress
+from functools import partial
 
 import pytest
 
@@ -15,7 +13,8 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.values import Secret
 
 from ...kits.options import connection_of
-from ...kits.strangers import EVIL, assert_plain
+from ...kits.proxy import Peer
+from ..test_sanitize import EVIL, assert_plain
 
 INFO = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
 SECRETS = {
@@ -23,64 +22,41 @@ SECRETS = {
 }  # fmt: skip
 
 
-class Echoing:
-    """Lets one client in, or does not, and answers each line with what it was told."""
-
-    def __init__(self, form, place):
-        self._form, self._place = form, place
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def close(self):
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits for a client
-        self._listener.close()
-        self._thread.join(20)
-
-    def _serve(self):
-        with suppress(OSError):
-            while True:
-                sock, _ = self._listener.accept()
-                with sock:
-                    self._talk(sock)
-
-    def _talk(self, sock):
-        sock.sendall(b"INFO %s\r\n" % json.dumps(INFO | {"auth_required": True}).encode())
-        lines = sock.makefile("rb")
-        told = self._form(lines.readline().strip())
-        line = told.replace(b"\r", b"").replace(b"\n", b"")
-        if self._place == "login":
-            sock.sendall(b"-ERR 'no %b'\r\n" % line)
-        elif self._place == "login, a word of it":
-            sock.sendall(b"-ERR 'Authorization Violation: %b'\r\n" % line)
-        elif self._place == "another line":
-            lines.readline()
-            sock.sendall(b"PONG\r\n%b\r\n" % line)
-        elif self._place == "INFO":
-            info = INFO | {"server_name": told.decode("utf-8", "replace"), "max_payload": 9}
-            lines.readline()
-            sock.sendall(b"INFO %b\r\nPONG\r\n-ERR 'x'\r\n" % json.dumps(info).encode())
+def echo(form, place, sock, _):
+    """Lets a client in, or does not, and answers each line with what it was told."""
+    sock.sendall(b"INFO %s\r\n" % json.dumps(INFO | {"auth_required": True}).encode())
+    lines = sock.makefile("rb")
+    told = form(lines.readline().strip())
+    line = told.replace(b"\r", b"").replace(b"\n", b"")
+    if place == "login":
+        sock.sendall(b"-ERR 'no %b'\r\n" % line)
+    elif place == "login, a word of it":
+        sock.sendall(b"-ERR 'Authorization Violation: %b'\r\n" % line)
+    elif place == "another line":
+        lines.readline()
+        sock.sendall(b"PONG\r\n%b\r\n" % line)
+    elif place == "INFO":
+        info = INFO | {"server_name": told.decode("utf-8", "replace"), "max_payload": 9}
+        lines.readline()
+        sock.sendall(b"INFO %b\r\nPONG\r\n-ERR 'x'\r\n" % json.dumps(info).encode())
+    else:
+        lines.readline()
+        sock.sendall(b"PONG\r\n")
+        while (asked := lines.readline().strip()) and not asked.startswith(b"PUB"):
+            if asked == b"PING":
+                sock.sendall(b"PONG\r\n")
+        if place == "-ERR":
+            sock.sendall(b"-ERR '%b'\r\n" % line)
+        elif place == "permissions":
+            sock.sendall(b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % line)
         else:
-            lines.readline()
-            sock.sendall(b"PONG\r\n")
-            while (asked := lines.readline().strip()) and not asked.startswith(b"PUB"):
-                if asked == b"PING":
-                    sock.sendall(b"PONG\r\n")
-            if self._place == "-ERR":
-                sock.sendall(b"-ERR '%b'\r\n" % line)
-            elif self._place == "permissions":
-                sock.sendall(b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % line)
-            else:
-                said = told.decode("utf-8", "replace")
-                error = {"code": 500, "err_code": 10_001, "description": said}
-                answer = json.dumps({"error": error} if self._place == "API" else said).encode()
-                inbox = asked.split()[2]
-                sock.sendall(b"MSG %b 1 %d\r\n%b\r\n" % (inbox, len(answer), answer))
-        sock.settimeout(20)
-        with suppress(OSError):
-            while sock.recv(1 << 16):
-                pass
+            said = told.decode("utf-8", "replace")
+            error = {"code": 500, "err_code": 10_001, "description": said}
+            answer = json.dumps({"error": error} if place == "API" else said).encode()
+            inbox = asked.split()[2]
+            sock.sendall(b"MSG %b 1 %d\r\n%b\r\n" % (inbox, len(answer), answer))
+    while sock.recv(1 << 16):
+        pass
 
 
 PLACES = [
@@ -90,9 +66,9 @@ PLACES = [
 
 def shown(options, form, place):
     """All that people see of a request to such a server: the error as Spark would print it."""
-    with closing(Echoing(form, place)) as server:
+    with Peer(partial(echo, form, place)) as server:
         connection = connection_of(
-            f"nats://{server.url}", connect_timeout_s=0.2, request_timeout_s=0.2, **options
+            server.url, connect_timeout_s=0.2, request_timeout_s=0.2, **options
         )
         client = Client(connection)
         try:

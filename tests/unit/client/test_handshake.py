@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
-from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -19,31 +17,10 @@ from pyspark_jetstream.errors import AuthenticationError, NotConnectedError, Tls
 from pyspark_jetstream.values import Secret
 
 from ...kits.options import connection_of
+from ...kits.proxy import Peer
 from ...kits.servers import DevServer
 
 INFO = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
-
-
-@contextmanager
-def peer(talk):
-    """Something that listens, and talks like this to who comes; its URL."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept():
-            with suppress(OSError):
-                while True:
-                    sock, _ = listener.accept()
-                    with sock, suppress(OSError):
-                        talk(sock, over)
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
-        over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def drip(sock, over):
@@ -76,15 +53,15 @@ def say_nothing(sock, over):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_handshake_ends(talk, count):
     """However a peer goes about it, the handshake ends at its deadline and says with whom."""
-    with peer(talk) as url:
-        options = connection_of(*[url] * count, connect_timeout_s=0.6, request_timeout_s=5.0)
+    with Peer(talk) as peer:
+        options = connection_of(*[peer.url] * count, connect_timeout_s=0.6, request_timeout_s=5.0)
         start = time.monotonic()
         with pytest.raises(NotConnectedError) as caught:
             shake_hands(options)
         took = time.monotonic() - start
 
     assert took < 100 * 0.6
-    assert url in str(caught.value)
+    assert peer.url in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -131,28 +108,20 @@ SERVER = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "header
 def enter(said, told=None, **options):
     """What comes of entering a server that says this, one part a turn; and what it was told."""
     told = [] if told is None else told
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve():
-            sock, _ = listener.accept()
-            with sock, suppress(ConnectionResetError):
-                for number, part in enumerate(said):
-                    if number:
-                        told.append(sock.recv(1 << 16))
-                    sock.sendall(part)
-                if said[-1].endswith(b"\n"):  # else it hangs up
-                    sock.recv(1)
+    def serve(sock, _):
+        for number, part in enumerate(said):
+            if number:
+                told.append(sock.recv(1 << 16))
+            sock.sendall(part)
+        if said[-1].endswith(b"\n"):  # else it hangs up
+            sock.recv(1)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
-        try:
-            sock, info, leftover = shake_hands(
-                connection_of(url, connect_timeout_s=10.0, **options)
-            )
-            sock.close()
-        finally:
-            thread.join(20)
+    with Peer(serve) as peer:
+        sock, info, leftover = shake_hands(
+            connection_of(peer.url, connect_timeout_s=10.0, **options)
+        )
+        sock.close()
     return info, leftover, told
 
 
@@ -226,23 +195,17 @@ def test_who_does_not_let_in_is_named(said, kind, words):
 def test_another_server_lets_in(monkeypatch, how):
     """A server that says nothing, or has no room, does not keep us from the next."""
     monkeypatch.setattr(handshake.random, "shuffle", lambda servers: None)
-    with socket.create_server(("127.0.0.1", 0)) as first, DevServer() as second:
-        if how == "full":
-            refusing = threading.Thread(target=refuse, args=(first,), daemon=True)
-            refusing.start()
-        urls = [f"nats://127.0.0.1:{first.getsockname()[1]}", second.url]
-        sock, said, _ = shake_hands(connection_of(*urls, connect_timeout_s=5.0))
+    with Peer(say_nothing if how == "hangs" else refuse) as first, DevServer() as second:
+        sock, said, _ = shake_hands(connection_of(first.url, second.url, connect_timeout_s=5.0))
         sock.close()
 
     assert said["version"]
 
 
-def refuse(listener):
+def refuse(sock, _):
     """Lets nobody in."""
-    there, _ = listener.accept()
-    with there:
-        there.sendall(info() + b"-ERR 'maximum connections exceeded'\r\n")
-        there.recv(1000)
+    sock.sendall(info() + b"-ERR 'maximum connections exceeded'\r\n")
+    sock.recv(1000)
 
 
 @pytest.mark.parametrize("more", [{}, {"tls_available": True}])
