@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import io
 import sys
-import tokenize
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tokenize import COMMENT, DEDENT, ENDMARKER, INDENT, NEWLINE, NL, generate_tokens
 from typing import Final
 
 from .places import ROOT
@@ -43,14 +43,7 @@ NOW: Final = {
     "words of docs": 50_000,
 }
 
-_NO_CODE: Final = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+_NO_CODE: Final = {COMMENT, NL, NEWLINE, INDENT, DEDENT, ENDMARKER}
 
 
 def code_lines(path: Path) -> int:
@@ -63,7 +56,7 @@ def code_lines(path: Path) -> int:
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 docstrings.update(range(first.lineno, (first.end_lineno or 0) + 1))
     lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in generate_tokens(io.StringIO(source).readline):
         if token.type not in _NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     return len(lines - docstrings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -15,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from .metrics import QUERY
 from .proxy import Proxy
 from .servers import DevServer
+from .shared import eventually
 
 JOB = ["pyspark_jetstream", "metrics"]
 
@@ -39,11 +39,12 @@ class Scrapes:
 
     def wait(self, condition: Callable[[], str | bool]) -> str:
         """Until the condition holds; what it is then."""
-        until = time.monotonic() + 120
-        while not (found := condition()):
-            assert self.process.poll() is None and time.monotonic() < until, self.log
-            time.sleep(0.02)
-        return str(found)
+
+        def holds() -> str | bool:
+            assert self.process.poll() is None, self.log
+            return condition()
+
+        return str(eventually(holds, 120))
 
     def text(self, accept: str = "text/plain") -> str:
         """What Prometheus gets."""

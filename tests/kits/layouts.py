@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import starmap
 from typing import Any
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
+
+from .streams import publish
 
 LAYOUTS = ["one", "filtered", "streams"]
 MODES = ["auto", "own", "direct"]
@@ -49,17 +49,9 @@ class Place:
         numbers = range(self.published, self.published + n)
         self.published += n
         payloads = [b"m%d" % i + b"." * size for i in numbers]
-        streams, client = len(self.streams), self.js.client
         requests = [
-            (f"{self.streams[i % streams]}.{i % 2}.x", payload)
+            (f"{self.streams[i % len(self.streams)]}.{i % 2}.x", payload)
             for i, payload in zip(numbers, payloads, strict=True)
         ]
-        for low in range(0, n, 2_000):  # so the server is never far behind
-            run = requests[low : low + 2_000]
-            replies, run = client.requests(run[:streams]), run[streams:]
-            if run:
-                client.connection.send(b"".join(starmap(wire.pub, run[:-streams])))
-                replies += client.requests(run[-streams:])
-            for reply in replies:
-                assert b'"seq"' in reply.data, reply
+        publish(self.js, requests)
         return payloads

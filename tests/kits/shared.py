@@ -1,4 +1,4 @@
-"""What all tests share: one way to wait, and messages by number."""
+"""What all tests share: one clock, one way to wait, and messages by number."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 
 RETENTIONS = ["limits", "interest", "workqueue"]
+
+
+class Clock:
+    """Time as a number, which passes where somebody sleeps; in place of a module's `time`."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+        self.waited: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.waited.append(seconds)
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:

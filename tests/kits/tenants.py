@@ -11,6 +11,8 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 
+from .streams import publish
+
 _runs = itertools.count()
 
 
@@ -30,8 +32,7 @@ class Tenants:
     def fill(self, *names: object, count: int = 3) -> None:
         for name in names:
             stream = f"{self.prefix}-{name}"
-            replies = self.js.client.requests([(f"{stream}.{i}", b"%d" % i) for i in range(count)])
-            assert all(b"error" not in reply.data for reply in replies)
+            publish(self.js, [(f"{stream}.{i}", b"%d" % i) for i in range(count)])
 
     def remove(self, *names: object) -> None:
         for name in names:

@@ -28,6 +28,7 @@ from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
 from .options import FIXED, changed, connection_of, rules_of, sink_of
+from .shared import Clock
 from .targets import targets_of
 
 CONTROL = "spark.jetstream.throttle"
@@ -40,19 +41,6 @@ STREAMS = {
     subjects[0]: Target.parse({"name": subjects, "subjects": [*subjects]})
     for subjects in ("ab", SECOND)
 }
-
-
-class Clock:
-    """Time as a number."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 class Supply:

@@ -15,16 +15,16 @@ from pyspark_jetstream.client.wire import NO_RESPONDERS
 from pyspark_jetstream.errors import ApiError, NotConnectedError
 
 from ...kits.options import connection_of
+from ...kits.shared import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that stands still but for pauses."""
-    now = [1000.0]
-    fake = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    made = Clock()
     for each in (module, jetstream, patience):
-        monkeypatch.setattr(each, "time", fake)
-    return now
+        monkeypatch.setattr(each, "time", made)
+    return made
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def test_who_was_never_reached_at_the_start_is_given_up_soon(clock, dialled, at_
     client = Client(
         connection_of("nats://h", connect_timeout_s=5.0, request_timeout_s=30.0), at_start
     )
-    began = clock[0]
+    began = clock.now
     with pytest.raises(NotConnectedError):
         client.request("a")
 
-    assert seconds - module.LONGEST_PAUSE_S <= clock[0] - began <= seconds
+    assert seconds - module.LONGEST_PAUSE_S <= clock.now - began <= seconds
     assert len(dialled.told) > seconds / module.LONGEST_PAUSE_S
     assert set(dialled.told) == {"nats://h"}
 
@@ -69,11 +69,11 @@ def test_who_was_reached_once_may_come_back(clock, dialled):
     )
     assert client.connection is not None
     client.drop()
-    began = clock[0]
+    began = clock.now
     with pytest.raises(NotConnectedError):
         client.request("a")
 
-    assert clock[0] - began > 30.0 - module.LONGEST_PAUSE_S
+    assert clock.now - began > 30.0 - module.LONGEST_PAUSE_S
 
 
 class Silent:
@@ -100,11 +100,11 @@ class Silent:
 )
 def test_nobody_answers_at_the_start(clock, prefix, unanswered, seconds):
     """JetStream has `connectTimeout` at first; whoever has answered has `requestTimeout`."""
-    began = clock[0]
+    began = clock.now
     with pytest.raises(ApiError, match="nobody answers: .*jsDomain"):
         JetStream(Silent(prefix, unanswered=unanswered)).stream_names()
 
-    assert clock[0] - began == pytest.approx(seconds, abs=0.11)
+    assert clock.now - began == pytest.approx(seconds, abs=0.11)
 
 
 def test_who_has_answered_is_waited_for(clock):

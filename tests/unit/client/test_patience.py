@@ -6,20 +6,7 @@ import pytest
 
 from pyspark_jetstream.client.patience import Patience
 
-
-class Clock:
-    """Time that passes where somebody waits."""
-
-    def __init__(self):
-        self.now = 1000.0
-        self.waited: list[float] = []
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-        self.waited.append(seconds)
+from ...kits.shared import Clock
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
-from ...kits.admission import NON_CRITICAL, NORMAL, numbers, pause
 from ...kits.lanes import messages
 from ...kits.options import rules_of
 from ...kits.seeds import SEED
+from .test_admission import NON_CRITICAL, NORMAL, numbers, pause
 
 STREAMS = {"a": 0, "b": 1, "c": None, "d": 0, "e": None}
 """The place of each subject's stream; None for one that is not known."""
