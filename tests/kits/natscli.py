@@ -3,7 +3,6 @@ A stand-in for the command `nats` where it is not installed: the examples of the
 
 It has the subcommands and flags that the examples use, as nats 0.3.0 has them, and refuses all
 others, so that an example with a mistake fails here, too. It acts on the server of $NATS_URL.
-Standard library only: it starts fifty times in a run of the examples.
 """
 
 from __future__ import annotations
@@ -11,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
-from urllib.parse import urlsplit
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import parse_connection
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 RETENTION = {"limits": "limits", "interest": "interest", "work": "workqueue"}
@@ -33,47 +35,27 @@ def main(arguments: list[str]) -> int:
     while left:
         flag = left.pop(0).removeprefix("--")
         given[flag] = True if known[flag] is bool else known[flag](left.pop(0))
-    with Server(os.environ["NATS_URL"]) as server:
+    with closing(Server(parse_connection({"servers": os.environ["NATS_URL"]}))) as server:
         does(server, *words, **{flag: value for flag, value in given.items() if value is not None})
     return 0
 
 
-class Server:
+class Server(Client):
     """A connection, and requests on it, one after the other."""
 
-    def __init__(self, url: str) -> None:
-        at = urlsplit(url)
-        self._socket = socket.create_connection((at.hostname, at.port), timeout=60)
-        self._lines = self._socket.makefile("rb")
-        options = {"verbose": False, "headers": True, "no_responders": True}
-        self._socket.sendall(b"CONNECT %b\r\nSUB _INBOX.x 1\r\n" % json.dumps(options).encode())
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._lines.close()
-        self._socket.close()
-
-    def ask(self, subject: str, body: str | dict[str, Any], header: str = "") -> dict[str, Any]:
+    def ask(
+        self, subject: str, body: str | dict[str, Any], *headers: tuple[str, str]
+    ) -> dict[str, Any]:
         """The answer of JetStream; an error in it ends the program."""
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        lines = f"NATS/1.0\r\n{header}\r\n\r\n".encode() if header else b""
-        size = b"%d %d" % (len(lines), len(lines + data)) if header else b"%d" % len(data)
-        verb = b"HPUB" if header else b"PUB"
-        call = b"%b %b _INBOX.x %b\r\n%b%b\r\n"
-        self._socket.sendall(call % (verb, subject.encode(), size, lines, data))
-        for line in self._lines:
-            if line.startswith(b"PING"):
-                self._socket.sendall(b"PONG\r\n")
-            elif line.startswith((b"-ERR", b"HMSG")):  # the latter: nobody listens there
-                break
-            elif line.startswith(b"MSG"):
-                answer: dict[str, Any] = json.loads(self._lines.read(int(line.split()[-1])))
-                if "error" in answer:
-                    raise SystemExit(f"nats: {answer['error']['description']}")
-                return answer
-        raise SystemExit(f"nats: no answer on {subject}")
+        request = subject, data, wire.header_block(headers) if headers else b""
+        (reply,) = self.connection.requests([request], 60.0)
+        answer: dict[str, Any] = json.loads(
+            reply.data or b'{"error": {"description": "no answer"}}'
+        )
+        if "error" in answer:
+            raise SystemExit(f"nats: {answer['error']['description']}")
+        return answer
 
 
 def _nanoseconds(text: str) -> int:
@@ -140,7 +122,7 @@ COMMANDS: Final[dict[str, tuple[str, str, dict[str, Callable[[str], Any]], Calla
     "kv add": ("bucket", "", {"history": int}, _add_bucket),
     "kv put": ("bucket key value", "", {}, lambda s, of, key, x: s.ask(f"$KV.{of}.{key}", x)),
     "kv del": ("bucket key", "--force", {},
-               lambda s, of, key: s.ask(f"$KV.{of}.{key}", "", "KV-Operation: DEL")),
+               lambda s, of, key: s.ask(f"$KV.{of}.{key}", "", ("KV-Operation", "DEL"))),
 }  # fmt: skip
 """What stands behind a command, the flag without which it would ask, other flags, what it does."""
 
