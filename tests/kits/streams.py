@@ -41,9 +41,9 @@ def create(js: JetStream, config: dict[str, Any]) -> None:
     eventually(is_made)
 
 
-def update_stream(js: JetStream, config: dict[str, Any]) -> None:
-    """Gives a stream this configuration."""
-    js.call(f"STREAM.UPDATE.{config['name']}", config)
+def update_stream(js: JetStream, stream: str, **changes: Any) -> None:
+    """Changes the configuration of a stream."""
+    js.call(f"STREAM.UPDATE.{stream}", js.stream_info(stream).config | changes)
 
 
 def leader(js: JetStream, stream: str) -> str:

@@ -7,7 +7,6 @@ import pytest
 from pyspark_jetstream.readstream.shared import claimpulls
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
-from ..kits.partitions import numbered_messages, raw_messages
 from ..kits.tls import make_certificates
 
 
@@ -40,6 +39,25 @@ def clean(js):
     yield
     for name in set(js.stream_names()) - before:
         js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
+
+
+N = 4
+ORIGINS = [f"O{i}" for i in range(12)]
+
+
+def raw_messages(name):
+    """Ten messages on each `<name>.<origin>.<destination>`, interleaved."""
+    return [
+        (f"{name}.{o}.{d}", b"%d %s" % (i, o.encode()))
+        for i in range(10)
+        for o in ORIGINS
+        for d in ("JFK", "LAX")
+    ]
+
+
+def numbered_messages(name):
+    """Ten messages on each `<name>.<partition>.<origin>`, interleaved."""
+    return [(f"{name}.{p}.{o}", b"%d" % i) for i in range(10) for o in ORIGINS for p in range(N)]
 
 
 def _filled(new_stream, publish, messages, **config):

@@ -120,7 +120,7 @@ def test_streams_that_keep_messages_for_consumers_need_direct_get(
     name = new_stream(retention=retention, allow_direct=False)
     with pytest.raises(OptionError, match=rf"nats stream edit {name} --allow-direct"):
         Query(nats_server, stream=name).batch()
-    update_stream(js, js.stream_info(name).config | {"allow_direct": True})
+    update_stream(js, name, allow_direct=True)
     query = Query(nats_server, stream=name, directBelow=0)
     query.batch()
     fill(js, name, 6_000)

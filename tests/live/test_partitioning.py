@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-import time
+from collections import defaultdict
+from functools import partial
 
 import pytest
 
@@ -17,11 +18,22 @@ from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.operations.partition.making import missing_names, partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan, numbering
 
-from ..kits.partitions import N, stored, update
+from ..kits import streams
 from ..kits.programs import main
-from ..kits.streams import delete_messages
+from ..kits.shared import eventually
+from ..kits.streams import delete_messages, update_stream
+from .conftest import N
 
 JOB = [sys.executable, "-m", "pyspark_jetstream", "partition"]
+
+
+def stored(js, *names):
+    """Payloads by subject in stored order, of all the streams together."""
+    rows = defaultdict(list)
+    for name in names:
+        for message in streams.stored(js, name).values():
+            rows[message["subject"]].append(message["data"])
+    return rows
 
 
 def test_numbered_subjects_are_sourced_in_one_hop(js, numbered):
@@ -123,7 +135,7 @@ def stuck(js, numbered, publish):
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
     partition_stream(js, plan)
-    update(js, f"{origin}-2", max_msgs=120, discard="new")
+    update_stream(js, f"{origin}-2", max_msgs=120, discard="new")
     publish([(f"{origin}.2.O3", b"one too many")])
     return origin, plan
 
@@ -239,16 +251,15 @@ def test_a_killed_job_is_run_again(nats_server, js, raw):
     """Killed at its first sign of life, or with some streams made, the same command ends well."""
     origin = raw()
     good = ["--stream", origin, "--subject", f"{origin}.*.*", "--partitions", "9", "--tokens", "1"]
+
+    def has_come(killed, at_streams):
+        made = sum(name.startswith(f"{origin}-") for name in js.stream_names())
+        return made >= at_streams or killed.poll() is not None
+
     for at_streams in (1, 5):
         with subprocess.Popen([*JOB, "--servers", nats_server.url, *good]) as killed:
             try:
-                deadline = time.monotonic() + 60
-                while (
-                    sum(name.startswith(f"{origin}-") for name in js.stream_names()) < at_streams
-                    and killed.poll() is None
-                ):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
+                eventually(partial(has_come, killed, at_streams))
             finally:
                 killed.kill()
 

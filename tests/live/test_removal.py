@@ -11,7 +11,8 @@ from pyspark_jetstream.operations.partition.making import partition_stream
 from pyspark_jetstream.operations.partition.plan import PartitionPlan
 from pyspark_jetstream.operations.partition.removal import undo_partitions
 
-from ..kits.partitions import N, update
+from ..kits.streams import update_stream
+from .conftest import N
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_stream_that_was_not_made_stays(
 
 def test_a_stream_that_takes_messages_of_its_own_stays(js: JetStream, made: PartitionPlan) -> None:
     """Somebody gave a copy subjects: what is published there is nowhere else, so it stays."""
-    update(js, f"{made.origin}-1", subjects=["elsewhere"])
+    update_stream(js, f"{made.origin}-1", subjects=["elsewhere"])
 
     assert "its subjects are ['elsewhere']" in refusal(js, made, force=True)
 

@@ -88,12 +88,12 @@ def outlive(js, *streams):
         config, last = js.stream_info(stream).config, js.message_get(stream, last_by_subj=">")
         if last is not None:
             eventually(partial(is_forgotten, js, config, last, count(10**8)))
-            update_stream(js, config)
+            update_stream(js, stream, **config)
 
 
 def is_forgotten(js, config, message, windows):
     """Whether it is so with windows as short as the server takes."""
-    update_stream(js, config | {"duplicate_window": next(windows)})
+    update_stream(js, config["name"], duplicate_window=next(windows))
     return not is_remembered(js, message)
 
 
