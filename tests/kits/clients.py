@@ -1,4 +1,4 @@
-"""What the tests of connections share: a request of its own client, a refused one, a secret."""
+"""Clients of a test's own: a request, a refused one, a server with streams, a task's attempt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.publish.publisher import Written
+from pyspark_jetstream.write.task import write_task
 
 from .options import SECRET, connection_of
 from .servers import DevServer
@@ -35,6 +37,12 @@ def serving(
         for name, more in streams.items():
             js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True} | more)
         yield server, js
+
+
+def attempt(options, blocks, name, ids, report=None) -> Written | None:
+    """One attempt of a task, on a connection of its own."""
+    with closing(Client(options.connection)) as client:
+        return write_task(client, options, blocks, name, ids, report)
 
 
 def account_info(opts) -> dict:

@@ -12,7 +12,7 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.clients import options
+from ..kits.clients import attempt, options
 from ..kits.options import connection_of, sink_of
 from ..kits.proxy import Proxy
 from ..kits.shared import eventually
@@ -47,11 +47,9 @@ def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, le
                 "data": pa.array([str(i) for i in range(first, first + 50)]),
             })  # fmt: skip
 
-    client = Client(opts.connection)
     start = time.monotonic()
-    written = write_task(client, opts, rows(), TaskName(f"half-{name}", 0, 0), Ids(name))
+    written = attempt(opts, rows(), TaskName(f"half-{name}", 0, 0), Ids(name))
     took = time.monotonic() - start
-    client.close()
 
     assert hushed.is_set() and len(proxy.heard) > 1
     assert written.acked == 1000

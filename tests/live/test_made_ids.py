@@ -9,13 +9,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.task import write_task
 
-from ..kits.clients import options
+from ..kits.clients import attempt, options
 from ..kits.options import connection_of, sink_of
 from ..kits.proxy import Proxy
 
@@ -47,14 +45,9 @@ class Query:
 
     def task(self, batch, *blocks, task=0):
         """One task of a batch."""
-        options, client = self.options, Client(self.options.connection)
         blocks = blocks[0] if isinstance(blocks[0], Iterator) else blocks
-        try:
-            name = TaskName(self.name, batch, task)
-            ids = of_query(self.name, batch)
-            return write_task(client, options, blocks, name, ids)
-        finally:
-            client.close()
+        name = TaskName(self.name, batch, task)
+        return attempt(self.options, blocks, name, of_query(self.name, batch))
 
     def commit(self, batch, tasks=1):
         Ledger(self.js).commit(self.name, batch, tasks, {})
@@ -149,9 +142,7 @@ def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
     """They begin with what was drawn for the write, and there is no secret that stays behind."""
     name, sink = new_stream(), sink_of(connection_of(nats_server.url), ledger=True)
     batch = pa.record_batch({"subject": [f"{name}.a"] * 2, "data": ["x"] * 2})
-    client = Client(sink.connection)
-    write_task(client, sink, [batch], TaskName(f"w-{name}", 0, 3), Ids(f"w-{name}"))
-    client.close()
+    attempt(sink, [batch], TaskName(f"w-{name}", 0, 3), Ids(f"w-{name}"))
     (last,) = js.last_messages(name, [f"{name}.a"])
 
     assert dict(last.headers)["Nats-Msg-Id"] == f"w-{name}-3-1"

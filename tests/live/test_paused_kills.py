@@ -25,9 +25,9 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.write.exactlyonce.ids import TaskName, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.task import write_task
 from pyspark_jetstream.write.watch import Watch
 
+from ..kits.clients import attempt
 from ..kits.options import connection_of, rules_of, sink_of
 from ..kits.seeds import fresh
 from .test_publisher import stored
@@ -67,9 +67,8 @@ class Query:
     def write(self, batch, size=1000):
         """One attempt of the task."""
         blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
-        with closing(Client(self.options.connection)) as client:
-            name, ids = TaskName(self.id, self.batch, 0), of_query(self.id, self.batch)
-            return write_task(client, self.options, blocks, name, ids)
+        name, ids = TaskName(self.id, self.batch, 0), of_query(self.id, self.batch)
+        return attempt(self.options, blocks, name, ids)
 
     def commit(self):
         """The driver's commit."""

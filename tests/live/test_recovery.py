@@ -5,7 +5,6 @@ import threading
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.write.exactlyonce import tail
@@ -13,9 +12,8 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
-from pyspark_jetstream.write.task import write_task
 
-from ..kits.clients import serving
+from ..kits.clients import attempt, serving
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from .test_strangers import hpub
@@ -81,12 +79,8 @@ class Batch:
         raise KilledError
 
     def write(self, task, blocks):
-        client = Client(self.options.connection)
-        try:
-            name = TaskName(f"w-{self.name}", 0, task)
-            return write_task(client, self.options, blocks, name, Ids(self.name))
-        finally:
-            client.close()
+        name = TaskName(f"w-{self.name}", 0, task)
+        return attempt(self.options, blocks, name, Ids(self.name))
 
 
 def test_the_tasks_of_a_process_read_the_tail_once(batch, monkeypatch):

@@ -17,9 +17,9 @@ from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, PublishError
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.task import write_task
 
 from ..kits.accounts import reload
+from ..kits.clients import attempt
 from ..kits.options import sink_of
 from ..kits.reading import Query
 from ..kits.servers import DevCluster, DevServer
@@ -50,9 +50,7 @@ class Writer:
         )
         timeouts = {"publish_timeout_s": 100.0, "ack_timeout_s": 2.0}
         options = sink_of(self._connection, ledger=True, **timeouts)
-        with closing(Client(self._connection)) as client:
-            name, ids = TaskName("w", batch, 0), Ids(f"w{batch}")
-            found = write_task(client, options, [block], name, ids)
+        found = attempt(options, [block], TaskName("w", batch, 0), Ids(f"w{batch}"))
         assert found.acked + found.already_stored == 40
         self.rows += rows
 

@@ -6,15 +6,14 @@ import time
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.task import write_task
 
+from ..kits.clients import attempt
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
 
@@ -53,16 +52,14 @@ def write(server, rows, make_room, when, every_s=0.02):
     found: list[object] = []
 
     def run():
-        client = Client(options.connection)
         blocks = [
             pa.record_batch({"subject": pa.array(part), "data": pa.array(part)})
             for part in (rows[low : low + 500] for low in range(0, len(rows), 500))
         ]
         try:
-            found.append(write_task(client, options, blocks, TaskName("w", 0, 0), Ids("w")))
+            found.append(attempt(options, blocks, TaskName("w", 0, 0), Ids("w")))
         except ProducerThrottledError as error:
             found.append(error)
-        client.close()
 
     task = threading.Thread(target=run, daemon=True)
     task.start()
@@ -124,8 +121,4 @@ def test_a13_critical_rows_that_find_no_room_fail_the_task(
 
 def written_of(options, batch, name):
     """What a task has written of this batch."""
-    client = Client(options.connection)
-    try:
-        return write_task(client, options, [batch], TaskName(f"w-{name}", 0, 0), Ids(f"w-{name}"))
-    finally:
-        client.close()
+    return attempt(options, [batch], TaskName(f"w-{name}", 0, 0), Ids(f"w-{name}"))

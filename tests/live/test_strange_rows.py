@@ -22,9 +22,8 @@ from pyspark_jetstream.write import task
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.streams import Streams
-from pyspark_jetstream.write.task import write_task
 
-from ..kits.clients import serving
+from ..kits.clients import attempt, serving
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
 from .test_publisher import stored
@@ -53,13 +52,8 @@ WAYS = {
 def written(url, *batches, write="w", **options):
     """The counts of writing the batches as one task, by these options, on its own connection."""
     sink = parse_sink({"servers": url, "ackTimeout": "1s", "publishTimeout": "3s"} | options)
-    client = Client(sink.connection)
-    try:
-        name = TaskName(write, 0, 0)
-        ids = Ids(write) if sink.message_ids else None
-        return write_task(client, sink, batches, name, ids)
-    finally:
-        client.close()
+    ids = Ids(write) if sink.message_ids else None
+    return attempt(sink, batches, TaskName(write, 0, 0), ids)
 
 
 @pytest.fixture

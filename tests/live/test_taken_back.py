@@ -21,8 +21,9 @@ from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import Committed, committed_of
 from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import TaskReport
 
+from ..kits.clients import attempt
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from ..kits.stores import Store
@@ -49,19 +50,9 @@ class Query:
 
     def task(self, batch):
         """The one task of a batch: what it has written, None if it was written before."""
-        client, report = Client(self.options.connection), TaskReport()
-        try:
-            name = TaskName(self.write, batch, 0)
-            written = write_task(
-                client,
-                self.options,
-                [self.rows(batch)],
-                name,
-                of_query(self.write, batch),
-                report,
-            )
-        finally:
-            client.close()
+        name, report = TaskName(self.write, batch, 0), TaskReport()
+        ids = of_query(self.write, batch)
+        written = attempt(self.options, [self.rows(batch)], name, ids, report)
         return Published(self.write, written, streams=tuple(report.seen))
 
     def batch(self, batch):
@@ -179,11 +170,9 @@ def test_a_stream_that_a_later_block_of_rows_goes_to(place, query):
     place.take_back("T")
     name = TaskName("q", 4, 0)
     batches = [replace_target(query.rows(4), "U"), query.rows(4)]
-    client = Client(query.options.connection)
 
     with pytest.raises(TargetChangedError, match="it ended at sequence 400, and ends at 200"):
-        write_task(client, query.options, batches, name, Ids("p"))
-    client.close()
+        attempt(query.options, batches, name, Ids("p"))
     assert place.js.stream_info("T").last_seq == 200
 
 

@@ -4,7 +4,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import (
     TargetChangedError,
 )
@@ -12,8 +11,9 @@ from pyspark_jetstream.write.exactlyonce import targetstate
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import TaskReport
 
+from ..kits.clients import attempt
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 
@@ -80,13 +80,8 @@ def run(js, nats_server, name, change, ledger=True, before=10, subject=None, sto
         eventually(lambda: js.stream_info(name).last_seq == before + stored)
         change(js, name, config)
 
-    client, report = Client(options.connection), TaskReport()
-    task = TaskName(f"w-{name}", 0, 0)
-    blocks = rows_on(meanwhile, subject)
-    try:
-        written = write_task(client, options, blocks, task, Ids(name), report=report)
-    finally:
-        client.close()
+    task, report = TaskName(f"w-{name}", 0, 0), TaskReport()
+    written = attempt(options, rows_on(meanwhile, subject), task, Ids(name), report)
     assert written.acked + written.dead_letters == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
@@ -141,11 +136,7 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
     name = new_stream()
     report = TaskReport()
     options = sink_of(connection_of(nats_server.url))
-    client = Client(options.connection)
-    written = write_task(
-        client, options, rows(name, lambda: None), TaskName("w", 0, 0), None, report=report
-    )
-    client.close()
+    written = attempt(options, rows(name, lambda: None), TaskName("w", 0, 0), None, report)
     js.call(f"STREAM.DELETE.{name}")
 
     with pytest.raises(TargetChangedError, match="it was deleted"):
@@ -190,18 +181,12 @@ def test_a_batch_that_runs_again_says_that_its_target_was_made_anew(
     with pytest.raises(TargetChangedError):
         run(js, nats_server, name, anew, before=before)
     options = sink_of(connection_of(nats_server.url), ledger=True)
-    client = Client(options.connection)
 
     def again():
         task = TaskName(f"w-{name}", 0, 0)
-        return write_task(client, options, rows(name, lambda: None), task, Ids(f"{name}2"))
+        return attempt(options, rows(name, lambda: None), task, Ids(f"{name}2"))
 
-    try:
-        with pytest.raises(
-            TargetChangedError, match="it was made anew at .* let the ledger forget"
-        ):
-            again()
-        js.purge(STREAM, f"$KV.SPARK_LEDGER.w-{name}.>", None)
-        assert again().acked == COUNT
-    finally:
-        client.close()
+    with pytest.raises(TargetChangedError, match="it was made anew at .* let the ledger forget"):
+        again()
+    js.purge(STREAM, f"$KV.SPARK_LEDGER.w-{name}.>", None)
+    assert again().acked == COUNT

@@ -28,8 +28,8 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
-from pyspark_jetstream.write.task import write_task
 
+from ..kits.clients import attempt
 from ..kits.encoder import plain_builder
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.servers import DevServer
@@ -212,9 +212,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
             time.sleep(0.02)
 
     def write():
-        client = Client(options.connection)
-        counts.append(write_task(client, options, blocks(pause), task, Ids("t")))
-        client.close()
+        counts.append(attempt(options, blocks(pause), task, Ids("t")))
 
     def pause():
         assert operator.pause(paused, 60.0) is not None
@@ -232,9 +230,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     assert late == {f"{name}.{each}" for each in (0, 1, 3)}
     assert counts[0].rows == 4_000
     assert sorted(int(data) for _, data in after) == list(range(4_000))
-    client = Client(options.connection)
-    again = write_task(client, options, blocks(), task, Ids("t"))
-    client.close()
+    again = attempt(options, blocks(), task, Ids("t"))
     assert again.already_stored + again.duplicates == 4_000
     assert len(stored(js, name)) == 4_000
 

@@ -11,7 +11,6 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import (
     ApiError,
     LedgerError,
@@ -24,8 +23,9 @@ from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.exactlyonce import records
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import TaskReport
 
+from ..kits.clients import attempt
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
 from ..kits.streams import update_stream
@@ -68,12 +68,8 @@ def rows(name, count, size=100, keys=7, fail_at=None, **columns):
 
 def write(options, name, batches, ids=None, telemetry=None):
     """One attempt on a connection of its own."""
-    client = Client(options.connection)
-    try:
-        report = TaskReport(telemetry or Telemetry())
-        return write_task(client, options, batches, name, ids or Ids(f"{name}-p"), report)
-    finally:
-        client.close()
+    report = TaskReport(telemetry or Telemetry())
+    return attempt(options, batches, name, ids or Ids(f"{name}-p"), report)
 
 
 def data_of(js, stream) -> list[int]:
