@@ -53,5 +53,6 @@ class Place:
             (f"{self.streams[i % len(self.streams)]}.{i % 2}.x", payload)
             for i, payload in zip(numbers, payloads, strict=True)
         ]
+        self.js.client.request("$JS.API.INFO")  # the server may have been away: connected anew
         publish(self.js, requests)
         return payloads

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.connection import _idle
-from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.readstream.rangedriver import RangeDriver
 from pyspark_jetstream.readstream.reader import StreamReader
 
@@ -19,6 +19,18 @@ Offset = dict[str, Any]
 def text(offset: Offset) -> Offset:
     """An offset as it comes back out of the checkpoint."""
     return json.loads(json.dumps(offset))
+
+
+def rows_of(reader: Any, tasks: Iterable[Any] | None = None) -> list[dict[str, Any]]:
+    """What these tasks read; unless given, all tasks of a batch read."""
+    tasks = reader.partitions() if tasks is None else tasks
+    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def batch_reader(server: Any, kind: Callable[..., Any], **options: Any) -> Any:
+    """The reader of this kind that `spark.read` has of these options."""
+    texts = {name: str(value) for name, value in options.items()}
+    return kind(parse_read({"servers": server.url} | texts))
 
 
 class Query:
@@ -100,9 +112,7 @@ class Query:
 
     def read(self, tasks: Iterable[Any] | None = None) -> list[dict[str, Any]]:
         """The rows of these tasks; unless given, of the batch that was planned last."""
-        tasks = self.tasks() if tasks is None else tasks
-        batches = [batch for task in tasks for batch in self.reader.read(task)]
-        return [row for batch in batches for row in batch.to_pylist()]
+        return rows_of(self.reader, self.tasks() if tasks is None else tasks)
 
     def commit(self) -> None:
         """The batch that was planned last ends: its rows count."""
@@ -176,5 +186,3 @@ def queries(kind: Callable[..., Any] = Query, **usual: Any) -> Any:
 query = queries()
 jobs = queries(priorityPolicy="overflow", consumer="jobs")
 """On one shared consumer."""
-reader = queries(lambda server, **options: Query(server, **options).reader)
-"""The reader alone."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pyspark_jetstream import subjects
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
+
+from .reading import batch_reader
 
 
 def reduced(messages, filters, up_to) -> dict[str, tuple[int, bytes]]:
@@ -18,15 +19,7 @@ def reduced(messages, filters, up_to) -> dict[str, tuple[int, bytes]]:
 
 
 def reader(server, **options) -> JetStreamSnapshotReader:
-    texts = {name: str(value) for name, value in options.items()}
-    return JetStreamSnapshotReader(parse_read({"servers": server.url} | texts))
-
-
-def rows(source) -> list[dict]:
-    return [
-        row for task in source.partitions() for batch in source.read(task)
-        for row in batch.to_pylist()
-    ]  # fmt: skip
+    return batch_reader(server, JetStreamSnapshotReader, **options)
 
 
 def as_dict(found) -> dict[str, tuple[int, bytes]]:

@@ -8,6 +8,7 @@ import pytest
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import OptionError, SnapshotLossError, StreamNotFoundError
 
+from ..kits.reading import rows_of
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
 
@@ -55,10 +56,7 @@ def read(nats_server):
         texts = {key: str(value) for key, value in options.items()}
         source = JetStreamDataSource({"servers": nats_server.url, "bucket": name} | texts)
         reader = source.reader(source.schema())
-        return [
-            row for task in reader.partitions() for batch in reader.read(task)
-            for row in batch.to_pylist()
-        ]  # fmt: skip
+        return rows_of(reader)
 
     return rows
 

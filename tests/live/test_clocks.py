@@ -13,7 +13,8 @@ from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy, clock_moved
-from ..kits.snapshots import reader, rows
+from ..kits.reading import rows_of as rows
+from ..kits.snapshots import reader
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pyspark_jetstream.read.singleget import JetStreamCallReader
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import serving
+from ..kits.reading import batch_reader, rows_of
 from ..kits.streams import delete_messages
 
 
@@ -34,13 +35,9 @@ def read(nats_server, filled):
     """Sequences that `spark.read` with these options would bring, through its one task."""
 
     def rows(**options):
-        texts = {name: str(value) for name, value in options.items()}
-        reader = JetStreamCallReader(
-            parse_read({"servers": nats_server.url, "stream": filled} | texts)
-        )
-        tasks = reader.partitions()
-        assert len(tasks) == 1
-        return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        reader = batch_reader(nats_server, JetStreamCallReader, **{"stream": filled} | options)
+        (task,) = reader.partitions()
+        return rows_of(reader, [task])
 
     return rows
 
@@ -227,12 +224,8 @@ def test_413_is_a_typed_error(js, new_stream, publish, nats_server):
     """A multi-subject get of 1,025 subjects says so, and names the way that reads any number."""
     stream = new_stream()
     publish([(f"{stream}.{i}", b"") for i in range(1025)])
-    reader = JetStreamCallReader(
-        parse_read(
-            {"servers": nats_server.url, "stream": stream, "multiLast": f"{stream}.>",
-             "batch": "5"}
-        )
-    )  # fmt: skip
+    options = {"stream": stream, "multiLast": f"{stream}.>", "batch": 5}
+    reader = batch_reader(nats_server, JetStreamCallReader, **options)
     task = reader.partitions()[0]
 
     with pytest.raises(TooManySubjectsError, match="more than 1024 .* multiLast without batch"):

@@ -4,23 +4,23 @@ Messages whose subject is no UTF-8, which a server stores like any other, in eve
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import ReadError
-from pyspark_jetstream.options import parse_read, parse_stream
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read import snapshot
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
-from pyspark_jetstream.readstream.reader import StreamReader
 from pyspark_jetstream.subjects import readable
 
+from ..kits.reading import Query, query, rows_of
 from ..kits.seeds import fresh
 from .test_strangers import hpub
+
+__all__ = ["query"]
 
 SUBJECTS = [
     b"0.a", b"0.\xff", b"1.b", b"0.\xfe", b"0.\xef\xbf\xbd", b"1.\xc3\xa9", b"0.\xff", b"1.c",
@@ -28,25 +28,6 @@ SUBJECTS = [
 """Three of which look alike as text, and one more that looks like them and is sound."""
 
 EVERY = {"replace": [1, 2, 3, 4, 5, 6, 7, 8], "drop": [1, 3, 5, 6, 8]}
-
-
-def run(reader) -> list[dict]:
-    """The rows of a batch read."""
-    tasks = reader.partitions()
-    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-
-
-def micro_batch(reader) -> list[dict]:
-    """The rows of a query's first micro-batch, which is committed."""
-    try:
-        start = reader.initialOffset()
-        end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
-        tasks = reader.partitions(start, end)
-        rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-        reader.commit(end)
-        return rows
-    finally:
-        reader.stop()
 
 
 class Way:
@@ -58,10 +39,17 @@ class Way:
         self._filters = {"partitions": "2", "partitionSubject": f"{stream}.{{partition}}.>"}
 
     def _read(self, kind, **options):
-        return run(kind(parse_read(self._options | options)))
+        return rows_of(kind(parse_read(self._options | options)))
 
     def _stream(self, **options):
-        return micro_batch(StreamReader(parse_stream(self._options | options)))
+        """The rows of a query's first micro-batch, which is committed."""
+        one = Query(self._server, **self._options | options)
+        try:
+            one.batch()
+            one.settle()
+        finally:
+            one.stop()
+        return one.rows
 
     def range(self, **options):
         return self._read(JetStreamRangeReader, **options)
@@ -70,14 +58,14 @@ class Way:
         more = {"directBelow": "0"} | options
         reader = JetStreamRangeReader(parse_read(self._options | more))
         assert all(task.work.group for task in reader.partitions())
-        return run(reader)
+        return rows_of(reader)
 
     def consumer(self, **options):
         return self._stream(directBelow="0", **self._filters, **options)
 
     def shared(self, **options):
         sharing = {"priorityPolicy": "overflow", "consumer": "jobs"}
-        return micro_batch(StreamReader(parse_stream(self._options | sharing | options)))
+        return self._stream(**sharing | options)
 
     def batch(self, **options):
         return self._read(JetStreamCallReader, batch="50", sequence="1", **options)
@@ -123,26 +111,16 @@ def test_it_fails_unless_told_otherwise(nats_server, strange, monkeypatch, way):
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_what_is_left_out_counts_as_read(nats_server, js, new_stream, monkeypatch, retention):
+def test_what_is_left_out_counts_as_read(query, js, new_stream, retention):
     """Where a message has no other reason to be gone than that it was read, as well."""
     stream = new_stream(retention=retention)
-    reader = StreamReader(parse_stream({
-        "servers": nats_server.url, "stream": stream, "onInvalidSubject": "drop",
-    }))  # fmt: skip
-    try:
-        start = json.loads(
-            json.dumps(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
-        )
-        reader.partitions(reader.initialOffset(), start)
-        hpub(js, [(stream.encode() + b"." + subject, b"", b"x") for subject in SUBJECTS])
-        end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
-        tasks = reader.partitions(start, end)
-        rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-        reader.commit(end)
-    finally:
-        reader.stop()
+    one = query(stream=stream, onInvalidSubject="drop")
+    one.batch()
+    hpub(js, [(stream.encode() + b"." + subject, b"", b"x") for subject in SUBJECTS])
+    one.batch()
+    one.settle()
 
-    assert [row["sequence"] for row in rows] == EVERY["drop"]
+    assert one.sequences == EVERY["drop"]
 
 
 @pytest.mark.parametrize("way", ["snapshot_by_names", "snapshot_from_back"])
@@ -164,7 +142,8 @@ def test_single_gets(nats_server, strange):
     def got(**options):
         texts = {"servers": nats_server.url, "stream": strange} | options
         return [
-            (row["sequence"], row["subject"]) for row in run(JetStreamCallReader(parse_read(texts)))
+            (row["sequence"], row["subject"])
+            for row in rows_of(JetStreamCallReader(parse_read(texts)))
         ]
 
     text = f"{strange}.0.\ufffd"
@@ -214,7 +193,7 @@ def test_a_bucket(nats_server, js, new_stream, history):
 
     def rows(**options):
         texts = {"servers": nats_server.url, "bucket": name, "history": history} | options
-        return [(row["revision"], row["key"]) for row in run(KINDS[history](parse_read(texts)))]
+        return [(row["revision"], row["key"]) for row in rows_of(KINDS[history](parse_read(texts)))]
 
     every = [(1, "a"), (2, "\ufffd"), (3, "\ufffd"), (4, "b.\ufffd"), (5, "c")]
     latest = [row for row in every if history == "true" or row[0] != 2]

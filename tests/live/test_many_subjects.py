@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pyspark_jetstream.options import parse_read, parse_sink
+from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
+from ..kits.reading import batch_reader
 from ..kits.snapshots import reader
 from ..kits.streams import fill
 
@@ -79,7 +80,7 @@ def test_reads_keep_few_subjects(js, nats_server, new_stream):
         assert most <= MOST
     assert rows == SUBJECTS
 
-    ranges = JetStreamRangeReader(parse_read({"servers": nats_server.url, "stream": stream}))
+    ranges = batch_reader(nats_server, JetStreamRangeReader, stream=stream)
     rows = 0
     for task in ranges.partitions():
         for batch in ranges.read(task):

@@ -10,12 +10,11 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.fetch import survey
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.layouts import LAYOUTS, MODES, Place
 from ..kits.options import BELOW, connection_of
-from ..kits.reading import query
+from ..kits.reading import batch_reader, query
 from ..kits.shared import eventually
 from ..kits.stores import Store
 from ..kits.streams import delete_messages
@@ -186,8 +185,7 @@ def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
     """The last look finds no stream, and that takes nothing from the rows."""
     place = Place(own, layout, "A")
     place.publish(1_000)
-    texts = {name: str(value) for name, value in place.options.items()}
-    reader = JetStreamRangeReader(parse_read({"servers": store.server.url} | texts))
+    reader = batch_reader(store.server, JetStreamRangeReader, **place.options)
     reads = [reader.read(task) for task in reader.partitions()]
     rows = sum(next(read).num_rows for read in reads)
     place.remove()

@@ -18,12 +18,12 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_jetstream.datasource import JetStreamDataSource
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.pushdown import narrowing_of
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader
 
 from ..kits.clients import serving
+from ..kits.reading import batch_reader, rows_of
 
 SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",), ("partition",)
 
@@ -51,15 +51,10 @@ def messages_out(server):
 
 def read(server, kind, filters, **options):
     """The rows of a read with these filters, and how many messages left the server for it."""
-    texts = {name: str(value) for name, value in options.items()}
-    reader = kind(parse_read({"servers": server.url} | texts))
+    reader = batch_reader(server, kind, **options)
     before = messages_out(server)
     assert list(reader.pushFilters(filters)) == filters  # all of them stay with Spark
-    rows = [
-        row for task in reader.partitions() for batch in reader.read(task)
-        for row in batch.to_pylist()
-    ]  # fmt: skip
-    return rows, messages_out(server) - before
+    return rows_of(reader), messages_out(server) - before
 
 
 def accepted(filters, row):

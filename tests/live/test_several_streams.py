@@ -5,10 +5,10 @@ import json
 import pytest
 
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
+from ..kits.reading import batch_reader, rows_of
 from ..kits.tenants import tenants
 
 __all__ = ["tenants"]
@@ -19,12 +19,8 @@ def read(nats_server):
     """The rows of a batch read: stream, partition, sequence."""
 
     def rows(**options):
-        given = {"servers": nats_server.url} | options
-        parsed = parse_read({k: str(v) for k, v in given.items()})
-        reader = JetStreamRangeReader if "multiLast" not in given else JetStreamSnapshotReader
-        reader = reader(parsed)
-        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        found = [row for batch in batches for row in batch.to_pylist()]
+        kind = JetStreamSnapshotReader if "multiLast" in options else JetStreamRangeReader
+        found = rows_of(batch_reader(nats_server, kind, **options))
         found.sort(key=lambda row: (row["stream"], row["sequence"]))
         return [(row["stream"], row["partition"], row["sequence"]) for row in found]
 
@@ -89,8 +85,8 @@ def test_planning_asks_by_pages(nats_server, tenants, count):
     tenants.fill(0, 7)
     pages = -(-len(tenants.js.stream_names()) // 256)
 
-    options = {"servers": nats_server.url, "streamPattern": f"{tenants.prefix}-*"}
-    reader = JetStreamRangeReader(parse_read(options))
+    pattern = f"{tenants.prefix}-*"
+    reader = batch_reader(nats_server, JetStreamRangeReader, streamPattern=pattern)
     before = tenants.asked()
     tasks = reader.partitions()
     asked = tenants.asked() - before - 1

@@ -9,7 +9,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshot, snapshotread
 
-from ..kits.snapshots import as_dict, reader, reduced, rows
+from ..kits.reading import rows_of as rows
+from ..kits.snapshots import as_dict, reader, reduced
 from ..kits.streams import delete_messages, fill, stored
 
 
@@ -66,9 +67,9 @@ def test_what_leaves_a_bucket_before_it_is_read_is_reported(
 
     if fail:
         with pytest.raises(SnapshotLossError, match="1 subjects of the snapshot"):
-            read(source, tasks)
+            rows(source, tasks)
     else:
-        found = as_dict(read(source, tasks))
+        found = as_dict(rows(source, tasks))
         assert found == {f"{stream}.{i}": (i + 1, b"%d" % i) for i in range(40) if i != 6}
         assert caplog.text.count("goes on after a data loss") == 1
 
@@ -111,13 +112,13 @@ def test_what_happens_between_plan_and_read(
         publish([(f"{stream}.7", b"new")])
 
     if how == "birth" or (how, keep) == ("overwrite", -1):
-        assert as_dict(read(source, tasks)) == there
+        assert as_dict(rows(source, tasks)) == there
     elif not fail:
         del there[f"{stream}.7"]
-        assert as_dict(read(source, tasks)) == there
+        assert as_dict(rows(source, tasks)) == there
     else:
         with pytest.raises(SnapshotLossError, match="1 subjects of the snapshot") as caught:
-            read(source, tasks)
+            rows(source, tasks)
         assert caught.value.subjects == ((f"{stream}.7",) if way == "names" else ())
 
 
@@ -135,7 +136,7 @@ def test_a_subject_that_reaches_its_limit_before_a_past_is_read_is_reported(
     publish([(f"{stream}.a", b"")] * 2)
 
     with pytest.raises(SnapshotLossError, match="1 subjects of the snapshot as of sequence 3"):
-        read(source, tasks)
+        rows(source, tasks)
 
 
 def test_a_stream_that_was_made_anew_is_not_read_for_the_old_one(
@@ -173,7 +174,3 @@ def test_chunks_of_any_size(js, nats_server, new_stream, publish, monkeypatch, l
     found = rows(reader(nats_server, stream=stream, multiLast=">", includeHeaders=large))
 
     assert as_dict(found) == reduced(stored(js, stream), [">"], 600)
-
-
-def read(source, tasks):
-    return [row for task in tasks for batch in source.read(task) for row in batch.to_pylist()]

@@ -1,13 +1,11 @@
 """The driver's half of the source, called as Spark calls it, against a real server."""
 
-import json
 import logging
 import time
 from datetime import datetime, timedelta
 from unittest.mock import Mock
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.client.info import parse_time
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
@@ -17,23 +15,16 @@ from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.layouts import LAYOUTS, Place
 from ..kits.options import BELOW
-from ..kits.reading import query, reader
+from ..kits.reading import batch_reader, query
 from ..kits.shared import eventually
 
-__all__ = ["query", "reader"]
+__all__ = ["query"]
 
 
 def sequences(source, tasks):
     return sorted(
         seq for task in tasks for b in source.read(task) for seq in b.column("sequence").to_pylist()
     )
-
-
-def planned(source, start=None):
-    """One batch as Spark plans it: its offsets and tasks."""
-    start = start or source.initialOffset()
-    end = json.loads(json.dumps(source.latestOffset(start, ReadAllAvailable())))
-    return start, end, source.partitions(start, end)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -88,42 +79,43 @@ def test_a_consumer_begins_when_it_is_made(new_stream, query, retention):
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
-def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, read_mode):
+def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, query, read_mode):
     """Each partition is read to its endingOffsets; one read beyond them, or missing, fails."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
                "directBelow": BELOW[read_mode]}  # fmt: skip
-    first = reader(**options, endingOffsets='{"0": 9, "1": 4}')
-    start, end, tasks = planned(first)
-    second = reader(**options, endingOffsets='{"0": 9, "1": 12}')
-    _, later, more = planned(second, end)
-    second.prepareForTriggerAvailableNow()
-    beyond = reader(**options, endingOffsets='{"0": 9, "1": 11}')
-    other = reader(stream=name, endingOffsets='{"1": 9}')
+    first = query(**options, endingOffsets='{"0": 9, "1": 4}')
+    end, tasks = first.ask()
+    second = query(start=end, **options, endingOffsets='{"0": 9, "1": 12}')
+    later, more = second.ask()
+    second.planned.append(later)
+    second.reader.prepareForTriggerAvailableNow()
+    beyond = query(start=later, **options, endingOffsets='{"0": 9, "1": 11}')
+    other = query(stream=name, endingOffsets='{"1": 9}')
 
-    assert start == first.initialOffset()
+    assert first.at == first.reader.initialOffset()
     assert end["sequences"] == [9, 4]
-    assert sequences(first, tasks) == [1, 2, 3, 4, 5, 7, 9]
-    assert sequences(second, more) == [6, 8, 10, 12]
-    assert json.dumps(second.latestOffset(later, ReadAllAvailable())) == json.dumps(later)
+    assert sequences(first.reader, tasks) == [1, 2, 3, 4, 5, 7, 9]
+    assert sequences(second.reader, more) == [6, 8, 10, 12]
+    assert second.ask() == (later, [])
     with pytest.raises(OffsetError, match="partition 1 .* was read up to sequence 12, beyond its"):
-        planned(beyond, later)
+        beyond.ask()
     with pytest.raises(OptionError, match="endingOffsets': partition 1 is none of 0 to 0"):
-        planned(other)
+        other.ask()
 
 
 @pytest.mark.parametrize("below", ["0", "2", "100"])
-def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, reader, below):
+def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, query, below):
     """A batch planned again has its partitions at the same places, also an empty one."""
     name = new_stream(max_msgs_per_subject=1)
     options = {"stream": name, "partitions": 4, "partitionSubject": f"{name}.{{partition}}.>",
                "directBelow": below}  # fmt: skip
     publish([(f"{name}.{p}.{i}", b"x") for p in (0, 1, 3) for i in range(5)])
-    first = reader(**options)
-    start, end, tasks = planned(first)
+    first = query(**options)
+    end, tasks = first.ask()
     publish([(f"{name}.1.{i}", b"new") for i in range(5)])
-    again = reader(**options).partitions(start, end)
+    again = query(**options).reader.partitions(first.at, end)
 
     def places(tasks):
         return [(r.partition, r.start, r.end) for t in tasks for r in t.work.reads]
@@ -136,50 +128,45 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
         assert [place[0] for place in places(tasks)] == [None]
 
 
-def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, reader):
+def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, query):
     """Small batches carry no partition beyond its endingOffsets."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(40)])
-    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
-                    maxRecordsPerTrigger=6, endingOffsets='{"0": 31, "1": 4}')  # fmt: skip
-    start, read = source.initialOffset(), []
-    while (end := source.latestOffset(start, ReadMaxRows(6))) != start:
-        read.append(sequences(source, source.partitions(start, end)))
-        start = json.loads(json.dumps(end))
+    source = query(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
+                   maxRecordsPerTrigger=6, endingOffsets='{"0": 31, "1": 4}')  # fmt: skip
+    read = [*iter(source.batch, [])]
 
     assert max(map(len, read)) <= 6
     assert sorted(sum(read, [])) == sorted([*range(1, 32, 2), 2, 4])
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
-def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_mode):
+def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, query, read_mode):
     """The progress shows what is behind the planned batch, by partition and in all."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
                "directBelow": BELOW[read_mode]}  # fmt: skip
-    source = reader(**options, maxRecordsPerTrigger=12)
-    start, lags, behind = source.initialOffset(), [], []
+    source = query(**options, maxRecordsPerTrigger=12)
+    lags, behind = [], []
     for _ in range(3):
-        start = json.loads(json.dumps(source.latestOffset(start, ReadMaxRows(12))))
-        report = source.reportLatestOffset()
+        source.batch()
+        report = source.reader.reportLatestOffset()
         lags.append([report[p]["lag"] for p in ("0", "1")])
         behind.append(report["metrics"]["maxOffsetsBehindLatest"])
-    waits = reader(**options, minRecordsPerTrigger=30)
-    waits.latestOffset(waits.initialOffset(), ReadMaxRows(12))
+    waits = query(**options, minRecordsPerTrigger=30)
+    waits.ask()
 
     assert lags == [[4, 4], [0, 0], [0, 0]]
     assert behind == ["4", "0", "0"]
-    assert [waits.reportLatestOffset()[p]["lag"] for p in ("0", "1")] == [10, 10]
+    assert [waits.reader.reportLatestOffset()[p]["lag"] for p in ("0", "1")] == [10, 10]
 
 
 def test_a_split_direct_read_notices_what_left(js, new_stream, publish, nats_server):
     """Messages that left between planning and reading are loss in each task of a split range."""
     name = new_stream()
     publish([(f"{name}.x", b"x") for _ in range(1000)])
-    ranges = JetStreamRangeReader(
-        parse_read({"servers": nats_server.url, "stream": name, "minPartitions": "4"})
-    )
+    ranges = batch_reader(nats_server, JetStreamRangeReader, stream=name, minPartitions=4)
     tasks = ranges.partitions()
     js.purge(name, None, 601)
 
@@ -208,7 +195,7 @@ STRAYS = {"beyond": "7", "far beyond": "4711", "padded": "01"}
 
 @pytest.mark.parametrize("parse", ["stream", "range"])
 @pytest.mark.parametrize("stray", STRAYS)
-def test_partitions_beyond_are_named(js, new_stream, publish, reader, nats_server, stray, parse):
+def test_partitions_beyond_are_named(js, new_stream, publish, query, nats_server, stray, parse):
     """Messages of no partition's number are an error, or a warning, that names their subject."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
@@ -217,31 +204,29 @@ def test_partitions_beyond_are_named(js, new_stream, publish, reader, nats_serve
 
     def start(**more):
         if parse == "stream":
-            return planned(reader(**options, **more))[2]
-        texts = {key: str(value) for key, value in (options | more).items()}
-        asked = parse_read({"servers": nats_server.url} | texts)
-        return JetStreamRangeReader(asked).partitions()
+            return query(**options, **more).ask()[1]
+        return batch_reader(nats_server, JetStreamRangeReader, **options | more).partitions()
 
     with pytest.raises(OptionError, match=rf"holds 3 messages.*'{name}\.{STRAYS[stray]}\.y'"):
         start()
     assert start(failOnDataLoss="false")
 
 
-def test_subjects_without_a_number_are_named(js, new_stream, publish, reader, caplog):
+def test_subjects_without_a_number_are_named(js, new_stream, publish, query, caplog):
     """The log has how many there are, and the query goes on: it may stand beside others."""
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
     publish([(f"{name}.meta.x", b"x"), (f"{name}.meta.y", b"x")])
-    source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
+    source = query(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
     with caplog.at_level(logging.WARNING):
-        _, _, tasks = planned(source)
+        _, tasks = source.ask()
     named = [each.message for each in caplog.records if "number in its place" in each.message]
 
     assert len(named) == 1 and f"2 messages, the first on '{name}.meta.x'" in named[0]
-    assert sequences(source, tasks) == list(range(1, 11))
+    assert sequences(source.reader, tasks) == list(range(1, 11))
 
 
-def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, reader):
+def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, query):
     """A layout read off the transform leaves out nothing that did not go through it."""
     origin = new_stream()
     publish([(f"{origin}.k{i}", b"x") for i in range(10)])
@@ -250,9 +235,9 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
     ]}  # fmt: skip
     name = new_stream(f"{origin}D", subjects=[f"{origin}D.own"], sources=[source])
     eventually(lambda: js.stream_info(name).last_seq == 10)
-    _, _, tasks = planned(reader(stream=name))
+    _, tasks = query(stream=name).ask()
     publish([(f"{name}.own", b"x")])
 
     assert len(tasks) == 1
     with pytest.raises(OptionError, match="holds 1 messages outside"):
-        planned(reader(stream=name))
+        query(stream=name).ask()

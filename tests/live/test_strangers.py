@@ -20,8 +20,8 @@ from ..kits.encoder import LISTS, plain_builder
 from ..kits.messages import ODD, SOUND
 from ..kits.ranges import reading
 from ..kits.reading import jobs as query
+from ..kits.reading import rows_of as snapshot_rows
 from ..kits.snapshots import reader as snapshot
-from ..kits.snapshots import rows as snapshot_rows
 from ..kits.streams import answer, delete_messages
 
 __all__ = ["query"]

@@ -1,21 +1,18 @@
 """Several filters in `subject`: each is a partition, in every way to read a stream."""
 
-import json
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, StringStartsWith
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 
 from ..kits.options import BELOW
-from ..kits.reading import jobs as query
-from ..kits.reading import reader
+from ..kits.reading import batch_reader, jobs, query, rows_of
 
-__all__ = ["query", "reader"]
+__all__ = ["jobs", "query"]
 
 
 @pytest.fixture
@@ -30,15 +27,14 @@ def filled(new_stream, publish):
     return fill
 
 
-def rows(source, tasks):
-    """What the tasks read, sorted."""
-    columns = "sequence", "subject", "partition"
-    return sorted(
-        tuple(row[column] for column in columns)
-        for task in tasks
-        for batch in source.read(task)
-        for row in batch.to_pylist()
-    )
+def found_by(query):
+    """What it has read, sorted."""
+    return sorted((row["sequence"], row["subject"], row["partition"]) for row in query.rows)
+
+
+def rows(source):
+    """What a batch read reads, sorted."""
+    return found_by(SimpleNamespace(rows=rows_of(source)))
 
 
 def due(name, *filters):
@@ -55,52 +51,35 @@ def listed(name, *filters):
     return ", ".join(f"{name}.{filter_}" for filter_ in filters)
 
 
-def batch_after(source, start=None, limit=None):
-    """One batch as Spark plans it: its end and tasks."""
-    start = source.initialOffset() if start is None else start
-    end = json.loads(json.dumps(source.latestOffset(start, limit or ReadAllAvailable())))
-    return end, source.partitions(start, end)
-
-
 LISTS = [("a.x", "c.>"), ("c.*", "a.>"), ("*.x", "b.y", "a.y")]
 
 
 @pytest.mark.parametrize("filters", LISTS, ids="-".join)
 @pytest.mark.parametrize("read_mode", ["auto", "own", "direct"])
-def test_a_stream_is_read_by_each_filter(filled, reader, filters, read_mode):
+def test_a_stream_is_read_by_each_filter(filled, query, filters, read_mode):
     """Each message that a filter matches comes once, with the filter's place."""
     name = filled()
     options = {"stream": name, "subject": listed(name, *filters), "directBelow": BELOW[read_mode]}
-    whole = reader(**options)
-    _, tasks = batch_after(whole)
-    small, start, read = reader(**options, maxRecordsPerTrigger=7), None, []
-    while True:
-        end, more = batch_after(small, start, ReadMaxRows(7))
-        if end == start:
-            break
-        found = rows(small, more)
-        assert len(found) <= 7
-        read += found
-        start = end
+    whole, small = query(**options), query(**options, maxRecordsPerTrigger=7)
+    whole.batch()
+    sizes = [len(found) for found in iter(small.batch, [])]
 
-    assert rows(whole, tasks) == due(name, *filters)
-    assert sorted(read) == due(name, *filters)
+    assert found_by(whole) == found_by(small) == due(name, *filters)
+    assert max(sizes) <= 7
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
-def test_streams_that_keep_messages_for_consumers(js, new_stream, publish, reader, retention):
+def test_streams_that_keep_messages_for_consumers(js, new_stream, publish, query, retention):
     """What the filters match is settled when its batch is committed; the rest stays as it is."""
     name = new_stream(retention=retention)
-    source = reader(stream=name, subject=listed(name, "a.>", "b.>"))
-    start, _ = batch_after(source)
-    source.partitions(source.initialOffset(), start)  # makes the consumers
+    source = query(stream=name, subject=listed(name, "a.>", "b.>"))
+    source.batch()  # makes the consumers
     publish([(f"{name}.{'abc'[i % 3]}.x", b"x") for i in range(30)])
-    end, tasks = batch_after(source, start)
-    read = rows(source, tasks)
-    source.commit(end)
-    source.latestOffset(end, ReadAllAvailable())
+    source.batch()
+    source.settle()
+    source.ask()
 
-    assert [row[2] for row in read] == [0, 1] * 10
+    assert [row[2] for row in found_by(source)] == [0, 1] * 10
     left = js.subject_counts(name, [">"])[1]
     assert left == ({f"{name}.c.x": 10} if retention == "workqueue" else {})
 
@@ -120,14 +99,14 @@ def test_streams_that_keep_messages_for_consumers(js, new_stream, publish, reade
 def test_a_range_is_read_by_each_filter(filled, nats_server, filters, pushed):
     """A batch read has the same rows, whatever part of them a query needs."""
     name = filled()
-    options = {"servers": nats_server.url, "stream": name, "minPartitions": "3"}
-    source = FilteredRangeReader(parse_read(options | {"subject": listed(name, *filters)}))
+    options = {"stream": name, "minPartitions": 3, "subject": listed(name, *filters)}
+    source = batch_reader(nats_server, FilteredRangeReader, **options)
     if pushed == "subject":
         pushed = [In(("subject",), (f"{name}.a.x", f"{name}.b.y"))]
     elif pushed == "prefix":
         pushed = [StringStartsWith(("subject",), f"{name}.a.")]
     list(source.pushFilters(pushed))
-    read = rows(source, source.partitions())
+    read = rows(source)
 
     def accepted(row):
         for filter_ in pushed:
@@ -152,29 +131,22 @@ def test_a_range_is_read_by_each_filter(filled, nats_server, filters, pushed):
 def test_a_range_by_partition(filled, nats_server):
     """Where offsets name partitions, each filter has its own range."""
     name = filled()
-    source = FilteredRangeReader(
-        parse_read(
-            {
-                "servers": nats_server.url,
-                "stream": name,
-                "subject": listed(name, "a.>", "c.>"),
-                "startingOffsets": '{"0": 101, "1": 61}',
-                "endingOffsets": '{"1": 80}',
-            }
-        )
-    )
+    source = batch_reader(
+        nats_server, FilteredRangeReader, stream=name, subject=listed(name, "a.>", "c.>"),
+        startingOffsets='{"0": 101, "1": 61}', endingOffsets='{"1": 80}',
+    )  # fmt: skip
     wanted = [r for r in due(name, "a.>", "c.>") if (r[0] > 100 if r[2] == 0 else 60 < r[0] <= 80)]
 
-    assert rows(source, source.partitions()) == wanted
+    assert rows(source) == wanted
 
 
-def test_what_another_filter_covers_is_no_partition(filled, reader):
+def test_what_another_filter_covers_is_no_partition(filled, query):
     """A filter within another adds nothing: no message comes twice."""
     name = filled()
-    source = reader(stream=name, subject=listed(name, "a.x", "a.>", "b.y", "a.>"))
-    _, tasks = batch_after(source)
+    source = query(stream=name, subject=listed(name, "a.x", "a.>", "b.y", "a.>"))
+    source.batch()
 
-    assert rows(source, tasks) == due(name, "a.>", "b.y")
+    assert found_by(source) == due(name, "a.>", "b.y")
 
 
 @pytest.mark.parametrize(
@@ -188,37 +160,36 @@ def test_what_another_filter_covers_is_no_partition(filled, reader):
     ],
 )
 @pytest.mark.parametrize("read_mode", ["auto", "direct"])
-def test_a_checkpoint_knows_its_filters(filled, reader, then, now, said, read_mode):
+def test_a_checkpoint_knows_its_filters(filled, query, then, now, said, read_mode):
     """A position is one of a filter: with others at its place, messages would be passed over."""
     name = filled()
-    first = reader(stream=name, subject=listed(name, *then), directBelow=BELOW[read_mode])
-    end, _ = batch_after(first)
-    second = reader(stream=name, subject=listed(name, *now), directBelow=BELOW[read_mode])
+    first = query(stream=name, subject=listed(name, *then), directBelow=BELOW[read_mode])
+    first.batch()
+    first.restart(subject=listed(name, *now))
 
     with pytest.raises(OffsetError) as caught:
-        second.latestOffset(end, ReadAllAvailable())
+        first.ask()
     assert said in str(caught.value)
-    batch_after(reader(stream=name, subject=listed(name, *then), directBelow=BELOW[read_mode]), end)
+    first.restart(subject=listed(name, *then))
+    first.ask()
 
 
-def test_a_filter_that_can_never_match(filled, reader):
+def test_a_filter_that_can_never_match(filled, query):
     """Each filter has to be one of the stream's subjects."""
     name = filled()
-    source = reader(stream=name, subject=f"{name}.a.>, elsewhere.>")
+    source = query(stream=name, subject=f"{name}.a.>, elsewhere.>")
 
     with pytest.raises(OptionError, match="'elsewhere.>' matches no message of stream"):
-        source.latestOffset(source.initialOffset(), ReadAllAvailable())
+        source.ask()
 
 
-def test_claims_of_each_filter(js, filled, query):
+def test_claims_of_each_filter(js, filled, jobs):
     """A consumer that queries share is one of each filter."""
     name = filled()
-    one = query(stream=name, subject=listed(name, "a.>", "c.x"))
-    while one.step():
-        pass
+    one = jobs(stream=name, subject=listed(name, "a.>", "c.x"))
+    one.drain()
 
-    found = sorted((r["sequence"], r["subject"], r["partition"]) for r in one.rows)
-    assert found == due(name, "a.>", "c.x")
+    assert found_by(one) == due(name, "a.>", "c.x")
     wanted = [f"{name}.a.>", f"{name}.c.x"]
     at = [js.consumer_info(name, f"jobs-{p}").config["filter_subject"] for p in range(2)]
     assert at == wanted
