@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import closing
 
 from pyspark_jetstream.client.connection import Client
 
@@ -30,11 +31,8 @@ _SETTING = r"A \{ jetstream: .+, users"
 def switch(server: DevServer, on: bool) -> None:
     """JetStream of the account on or off; returns once that is so."""
     _reload(server, "enabled" if on else "disabled")
-    client = Client(connection_of(server.url))
-    try:
+    with closing(Client(connection_of(server.url))) as client:
         eventually(lambda: (b'"error"' in client.request("$JS.API.INFO").data) != on)
-    finally:
-        client.close()
 
 
 def limit(server: DevServer, **limits: int) -> None:

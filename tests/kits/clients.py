@@ -47,11 +47,8 @@ def attempt(options, blocks, name, ids, report=None) -> Written | None:
 
 def account_info(opts) -> dict:
     """One JetStream request over a client of its own."""
-    client = Client(opts)
-    try:
+    with closing(Client(opts)) as client:
         return json.loads(client.request("$JS.API.INFO").data)
-    finally:
-        client.close()
 
 
 def refused(opts) -> JetStreamError:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from .places import ROOT
+
 PINNED = ("cli", "metrics")
 """Extras whose programs the tests run."""
 CALLED = {"pyspark": "4.2"}

@@ -26,8 +26,7 @@ import pyarrow  # noqa: F401 - what all mutants import is imported once
 import pyspark.sql.datasource  # noqa: F401
 import pytest
 
-from .budget import PACKAGE
-from .places import ROOT
+from .places import PACKAGE, ROOT
 from .seeds import RUN
 
 DEADLINE_S: Final = 120

@@ -12,6 +12,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import check_reads, parse_read, parse_sink, parse_stream
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities
+from pyspark_jetstream.outbox.targets import Targets
 from pyspark_jetstream.publish.options import RowOptions, SinkOptions, StreamCreation
 from pyspark_jetstream.readstream.options import Sharing
 
@@ -78,6 +79,11 @@ def priorities_of(**fields) -> Priorities:
 def creation_of(stream, subjects, partitions=1, **config) -> StreamCreation:
     """The streams that a write creates, and what is given of their configuration."""
     return StreamCreation(stream, subjects, partitions, config)
+
+
+def targets_of(find) -> Targets:
+    """The streams that this function gives for subjects, one by one."""
+    return Targets(lambda subjects: [find(subject) for subject in subjects])
 
 
 def sharing_of(policy, **fields) -> Sharing:

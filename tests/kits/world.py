@@ -27,9 +27,8 @@ from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
-from .options import FIXED, changed, connection_of, rules_of, sink_of
+from .options import FIXED, changed, connection_of, rules_of, sink_of, targets_of
 from .shared import Clock
-from .targets import targets_of
 
 CONTROL = "spark.jetstream.throttle"
 SUBJECTS = "abcd"

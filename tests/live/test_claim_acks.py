@@ -2,7 +2,7 @@
 
 import socket
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
@@ -67,13 +67,10 @@ def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, ca
         told.append(held)
 
     monkeypatch.setattr(Heartbeats, "_beat", failing)
-    beats = Heartbeats(connection_of(nats_server.url), 0.05)
-    try:
+    with closing(Heartbeats(connection_of(nats_server.url), 0.05)) as beats:
         beats.hold(one.consumers[0], [claim.sequence])
         eventually(lambda: "surprise" in caplog.text)
         eventually(lambda: one.consumers[0] in (told[-1] if told else {}))
-    finally:
-        beats.close()
 
 
 def test_heartbeats_of_one_consumer_do_not_wait_for_others(
@@ -89,17 +86,13 @@ def test_heartbeats_of_one_consumer_do_not_wait_for_others(
     for consumer in silent:
         deaf.connection.subscribe(f"{consumer.acks}.>")
     deaf.connection.ping(30.0)
-    beats = Heartbeats(connection_of(nats_server.url), 2.0)
-    try:
+    with closing(deaf), closing(Heartbeats(connection_of(nats_server.url), 2.0)) as beats:
         for consumer in silent:
             beats.hold(consumer, [1])
         beats.hold(one.consumers[0], [claim.sequence])
         until = time.monotonic() + 18
         while time.monotonic() < until:
             assert one.claim(1, 0.2) == {0: []}
-    finally:
-        beats.close()
-        deaf.close()
 
 
 class SlowUp(Proxy):

@@ -1,5 +1,6 @@
 """A server whose clock differs from ours: moments before now are before the server's now."""
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -37,8 +38,7 @@ def stream(new_stream, publish):
 @pytest.mark.parametrize("parse", [parse_read, parse_stream])
 def test_a_range_starts_and_ends_by_the_servers_clock(ahead, stream, parse):
     """Ten minutes before the messages, and ten behind them, by the server's clock."""
-    client = Client(connection_of(ahead.url))
-    try:
+    with closing(Client(connection_of(ahead.url))) as client:
         js = JetStream(client)
         between = js.stream_info(stream).now - datetime.now(UTC)
         assert abs(between - timedelta(hours=1)) < timedelta(minutes=1)
@@ -47,8 +47,6 @@ def test_a_range_starts_and_ends_by_the_servers_clock(ahead, stream, parse):
             survey = Survey(client, options)
             found = survey.positions(options.starting, survey.streams(), "startingOffsets")
             assert found == (position,), text
-    finally:
-        client.close()
 
 
 @pytest.mark.parametrize(("moment", "there"), [("-70m", False), ("-50m", True)])

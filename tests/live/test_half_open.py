@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
@@ -86,10 +87,7 @@ def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server
         eventually(lambda: client._open is not None and client._open.round_trip_s > 0)
         yield pa.record_batch({"subject": pa.array([f"{name}.a"]), "data": pa.array(["x"])})
 
-    client = Client(connection_of(nats_server.url))
-    opts = sink_of(client.options, ledger=False)
-    try:
+    with closing(Client(connection_of(nats_server.url))) as client:
+        opts = sink_of(client.options, ledger=False)
         written = write_task(client, opts, rows(), TaskName(f"far-{name}", 0, 0), None)
         assert written.acked == 1
-    finally:
-        client.close()

@@ -19,8 +19,15 @@ from pyspark_jetstream.publish.telemetry import Origin
 
 from ..kits.clients import serving
 from ..kits.encoder import plain_builder
-from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
-from ..kits.targets import targets_of
+from ..kits.options import (
+    FIXED,
+    changed,
+    connection_of,
+    priorities_of,
+    rules_of,
+    sink_of,
+    targets_of,
+)
 from .test_publisher import stored
 
 SEED = int(os.environ.get("SEED", "0"))

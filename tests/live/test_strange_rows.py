@@ -7,7 +7,7 @@ may.
 
 import re
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pytest
@@ -72,8 +72,8 @@ def write(nats_server, js):
 @contextmanager
 def ear(url, *subjects):
     """What somebody who listens on these subjects has heard, once they end."""
-    client, heard = Client(connection_of(url)), []
-    try:
+    heard = []
+    with closing(Client(connection_of(url))) as client:
         connection = client.connection
         for subject in subjects:
             connection.subscribe(subject)
@@ -84,8 +84,6 @@ def ear(url, *subjects):
         deadline = time.monotonic() + 60
         while (frame := connection.next_frame(deadline)).sid != marker:
             heard.append(frame.subject.decode())
-    finally:
-        client.close()
 
 
 # ── subjects ─────────────────────────────────────────────────────────────────────────────────

@@ -31,10 +31,9 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
 from ..kits.clients import attempt
 from ..kits.encoder import plain_builder
-from ..kits.options import changed, connection_of, sink_of
+from ..kits.options import changed, connection_of, sink_of, targets_of
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
-from ..kits.targets import targets_of
 from .test_publisher import stored
 
 CONTROL = "spark.jetstream.throttle"

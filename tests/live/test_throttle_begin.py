@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from select import select
 
@@ -50,19 +50,15 @@ def sink(server, **changes):
 
 def write(options, subjects, producer_id=7, rows=20, at=lambda client: None):
     """A short task: one row a subject, so many times."""
-    client = Client(options.connection)
-    at(client)
     names = [subjects[row % len(subjects)] for row in range(rows)]
     batch = pa.record_batch({
         "subject": pa.array(names), "data": pa.array([str(row) for row in range(rows)]),
     })  # fmt: skip
     builder = MessageBuilder(options, id_prefix=f"{subjects[0]}-{producer_id}")
-    try:
-        return publisher.publish(
-            client, WriteContext(options, origin=Origin(producer_id)), [builder.build(batch)]
-        )
-    finally:
-        client.close()
+    with closing(Client(options.connection)) as client:
+        at(client)
+        context = WriteContext(options, origin=Origin(producer_id))
+        return publisher.publish(client, context, [builder.build(batch)])
 
 
 @contextmanager

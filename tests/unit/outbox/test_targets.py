@@ -15,8 +15,7 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.write.streams import check_target
 
-from ...kits.options import connection_of, sink_of
-from ...kits.targets import targets_of
+from ...kits.options import connection_of, sink_of, targets_of
 
 STREAMS = [
     {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},

@@ -10,8 +10,7 @@ from pyspark_jetstream.outbox.targets import Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 
 from ...kits.lanes import INBOX, error
-from ...kits.options import connection_of, sink_of
-from ...kits.targets import targets_of
+from ...kits.options import connection_of, sink_of, targets_of
 from ...kits.world import STREAMS, block
 
 

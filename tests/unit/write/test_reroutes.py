@@ -22,8 +22,7 @@ from pyspark_jetstream.write.task import _reroutes
 
 from ...kits.encoder import builder
 from ...kits.lanes import messages
-from ...kits.options import connection_of, sink_of
-from ...kits.targets import targets_of
+from ...kits.options import connection_of, sink_of, targets_of
 
 STREAM = Target.parse({"name": "S", "subjects": [">"]})
 OPTIONS = sink_of(connection_of("nats://model"))

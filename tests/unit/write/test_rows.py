@@ -13,7 +13,7 @@ from pyspark_jetstream.publish.lanes.frames import framed
 from pyspark_jetstream.serverheaders import FIRST, UNTRACED
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames, plain_builder
-from ...kits.targets import targets_of
+from ...kits.options import targets_of
 
 
 def test_a_row_without_headers_is_a_pub():

@@ -9,7 +9,7 @@ from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.serverheaders import NOT_WRITTEN
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames
-from ...kits.targets import targets_of
+from ...kits.options import targets_of
 
 
 @pytest.mark.parametrize(
