@@ -14,11 +14,12 @@ from pyspark_jetstream.errors import ProtocolError, ReadError
 from pyspark_jetstream.fetch.decoding import markers
 from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
 from pyspark_jetstream.fetch.decoding.replies import Columns
-from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 
 from . import reference
 from .cases import Case, Fault, same
 from .feed import counted
+from .getting import batch_of
 from .material import BETWEEN, EMPTY, SHAPES, SID, STATUSES, delivered
 from .mutations import mutated
 
@@ -41,26 +42,11 @@ class Expected:
             pa.array([row.data for row in rows], _BINARY),
             pa.array([row.stored for row in rows], _BINARY),
         )
-        self.batch: pa.RecordBatch | None = None
+        times = [reference.micros(row.time) for row in rows]
+        self.batch = batch_of(rows, times)
         """None where a subject is no text."""
         headers = [reference.stored_headers(row.stored) for row in rows]
         self.operations = pa.array([reference.operation(each) for each in headers])
-        try:
-            subjects = [row.subject.decode() for row in rows]
-        except UnicodeDecodeError:
-            return
-        self.batch = pa.record_batch(
-            [
-                subjects,
-                self.columns.payloads,
-                self.columns.sequences,
-                pa.array([reference.micros(row.time) for row in rows], pa.timestamp("us", "UTC")),
-                pa.array([3] * len(rows), pa.int32()),
-                ["S"] * len(rows),
-                pa.array(headers, arrow_schema(True)[6].type),
-            ],
-            schema=arrow_schema(True),
-        )
 
     def __len__(self) -> int:
         return len(self.facts)

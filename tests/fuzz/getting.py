@@ -22,11 +22,31 @@ _BINARY: Final = pa.binary()
 _NEVER: Final = 1e18
 
 
+def batch_of(rows: list[reference.Row], times: list[Any]) -> pa.RecordBatch | None:
+    """The rows as Spark gets them; None where a subject is no text."""
+    headers = [reference.stored_headers(row.stored) for row in rows]
+    try:
+        subjects = [row.subject.decode() for row in rows]
+    except UnicodeDecodeError:
+        return None
+    return pa.record_batch(
+        [
+            subjects,
+            pa.array([row.data for row in rows], _BINARY),
+            pa.array([row.sequence for row in rows], pa.int64()),
+            pa.array(times, pa.timestamp("us", "UTC")),
+            pa.array([3] * len(rows), pa.int32()),
+            ["S"] * len(rows),
+            pa.array(headers, arrow_schema(True)[6].type),
+        ],
+        schema=arrow_schema(True),
+    )
+
+
 class Expected:
     """Rows by the reference, as columns."""
 
     def __init__(self, rows: list[reference.Row]) -> None:
-        headers = [reference.stored_headers(row.stored) for row in rows]
         self.columns = Columns(
             pa.array([row.subject for row in rows], _BINARY),
             pa.array([row.sequence for row in rows], pa.int64()),
@@ -37,24 +57,8 @@ class Expected:
         times = [reference.micros(row.time) for row in rows]
         self.batch: pa.RecordBatch | None = None
         """None where a subject is no text, or a time none that a row can hold."""
-        try:
-            subjects = [row.subject.decode() for row in rows]
-        except UnicodeDecodeError:
-            return
-        if any(time is None or not 1678 <= time.year <= 2261 for time in times):
-            return
-        self.batch = pa.record_batch(
-            [
-                subjects,
-                self.columns.payloads,
-                self.columns.sequences,
-                pa.array(times, pa.timestamp("us", "UTC")),
-                pa.array([3] * len(rows), pa.int32()),
-                ["S"] * len(rows),
-                pa.array(headers, arrow_schema(True)[6].type),
-            ],
-            schema=arrow_schema(True),
-        )
+        if all(time is not None and 1678 <= time.year <= 2261 for time in times):
+            self.batch = batch_of(rows, times)
 
 
 class _Client:
