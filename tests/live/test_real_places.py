@@ -21,6 +21,7 @@ from ..kits.options import sink_of
 from ..kits.reading import Query
 from ..kits.servers import DevServer, free_ports
 from ..kits.shared import eventually
+from ..kits.streams import stored
 
 COUNT = 50
 JWT_S = 8
@@ -118,8 +119,7 @@ def written(login, batch, kill_at=None):
 
 
 def data_of(js):
-    last = js.stream_info("S").last_seq
-    return [message.data for s in range(1, last + 1) if (message := js.message_get("S", seq=s))]
+    return [message["data"] for message in stored(js, "S").values()]
 
 
 def test_exactly_once_over_an_import(place):

@@ -1,6 +1,5 @@
 """Streams with whatever bytes a real server stores: every way of reading."""
 
-import base64
 import json
 import logging
 
@@ -22,7 +21,7 @@ from ..kits.ranges import reading
 from ..kits.reading import jobs as query
 from ..kits.reading import rows_of as snapshot_rows
 from ..kits.snapshots import reader as snapshot
-from ..kits.streams import answer, delete_messages
+from ..kits.streams import answer, delete_messages, stored
 
 __all__ = ["query"]
 
@@ -46,20 +45,11 @@ def hpub(js, messages):
 
 def expected(js, stream):
     """What a read owes, one by one from the leader."""
-    found = []
-    for seq in range(1, js.stream_info(stream).last_seq + 1):
-        reply = js.client.request(f"{js.prefix}.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % seq)
-        message = json.loads(reply.data)["message"]
-        stored = stored_before(base64.b64decode(message.get("hdrs", "")))
-        found.append(
-            {
-                "subject": message["subject"],
-                "sequence": seq,
-                "data": base64.b64decode(message.get("data", "")),
-                "headers": user_headers(lines_of(stored)),
-            }
-        )
-    return found
+    return [
+        message
+        | {"sequence": seq, "headers": user_headers(lines_of(stored_before(message["headers"])))}
+        for seq, message in stored(js, stream).items()
+    ]
 
 
 def of(batches):

@@ -27,7 +27,7 @@ from ..kits.clients import attempt
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from ..kits.stores import Store
-from ..kits.streams import delete_messages
+from ..kits.streams import delete_messages, stored
 
 SCHEMA = StructType().add("subject", "string").add("data", "string")
 SIZE = 100
@@ -79,10 +79,7 @@ class Place(Store):
         Ledger(self.js).ensure()
 
     def data(self, stream="T"):
-        info = self.js.stream_info(stream)
-        queries = [{"seq": seq} for seq in range(max(1, info.first_seq), info.last_seq + 1)]
-        found = self.js.messages(stream, queries)
-        return [int(message.data) for message in found if message is not None]
+        return [int(message["data"]) for message in stored(self.js, stream).values()]
 
     def obey(self, error):
         """Does what an error says."""
