@@ -26,7 +26,7 @@ from .option import Option, Others, typed
 from .readstream.options import STREAM_OPTIONS, SourceOptions, source_options
 
 if TYPE_CHECKING:
-    from .publish.options import SinkOptions
+    from .publish.settings import SinkOptions
     from .read.options import CallOptions, RangeOptions, SnapshotOptions
 
     Reads = RangeOptions | SnapshotOptions | CallOptions

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..client.patience import Clock
 from ..outbox.targets import Targets
-from .options import SinkOptions
+from .settings import SinkOptions
 from .telemetry import Origin, Telemetry
 
 

@@ -15,7 +15,7 @@ from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..outbox.window import Window
 from .lanes.lane import Lane
-from .options import SinkOptions
+from .settings import SinkOptions
 
 _LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""

@@ -43,8 +43,8 @@ from ..outbox.admission import QUEUE_ROWS, Admission, Leaving
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
+from .lanes.lane import BROKEN
 from .lanes.retries import gathered
-from .lanes.tally import BROKEN
 from .laneset import LaneSet
 from .outcome import Written
 from .pauses import WriterPauses

@@ -19,7 +19,7 @@ from ..client.patience import Clock
 from .lanes.answers import alike_pattern, classify, is_ordinal, puback_pattern
 from .lanes.lane import Lane
 from .laneset import LaneSet
-from .options import SinkOptions
+from .settings import SinkOptions
 
 SEND_TIMEOUT_S: Final = 30.0
 """Upper bound of the time in which the socket takes nothing."""

@@ -23,9 +23,9 @@ from ..errors import TargetChangedError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
 from ..publish.context import WriteContext
-from ..publish.options import RowOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
+from ..publish.settings import RowOptions
 from ..sanitize import get_logger
 from .exactlyonce.ids import TaskName
 from .exactlyonce.ledger import Ledger

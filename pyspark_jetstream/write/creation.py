@@ -13,7 +13,7 @@ from .. import subjects
 from ..client.jetstream import STREAM_NAME_EXISTS, JetStream
 from ..client.patience import Patience
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
-from ..publish.options import StreamCreation
+from ..publish.settings import StreamCreation
 from ..sanitize import get_logger
 from .exactlyonce.targetstate import SETTLES_S
 

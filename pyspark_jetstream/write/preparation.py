@@ -14,7 +14,7 @@ from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..errors import ColumnError, OptionError
 from ..outbox.targets import Target, untaken
-from ..publish.options import SinkOptions
+from ..publish.settings import SinkOptions
 from ..subjects import bucket_prefix
 from .columns import check_schema
 from .creation import create_streams, stream_configs

@@ -33,7 +33,7 @@ from ..outbox.lettersubjects import publish_fault
 from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import Publish, Rows
 from ..outbox.targets import Targets, untaken
-from ..publish.options import SinkOptions
+from ..publish.settings import SinkOptions
 from ..subjects import MAX_SUBJECT_BYTES
 from .commandlines import Commands, check_keys, of_keys
 from .headerlines import BLANK, ID, Headers

@@ -37,8 +37,8 @@ from ..client.jetstream import JetStream
 from ..errors import CommitError, JetStreamError, OptionError, TargetChangedError
 from ..logs import log_for
 from ..publish.metrics import MetricsSnapshot
-from ..publish.options import SinkOptions
 from ..publish.outcome import Written
+from ..publish.settings import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.targetstate import FoundStream, check_targets
 

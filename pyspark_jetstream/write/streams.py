@@ -13,7 +13,7 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import OFF, ApiError, JetStreamError, OptionError, TargetChangedError
 from ..outbox.targets import Target, Targets
-from ..publish.options import SinkOptions
+from ..publish.settings import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.targetstate import FoundStream
 

@@ -28,9 +28,9 @@ from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
 from ..outbox.throttling.throttleprotocol import ID_BITS
 from ..publish.context import WriteContext
-from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
+from ..publish.settings import SinkOptions
 from ..publish.telemetry import Origin, Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because

@@ -35,7 +35,7 @@ from ..client.jetstream import JetStream
 from ..errors import JetStreamError
 from ..outbox.messages import Messages
 from ..outbox.targets import Targets
-from ..publish.options import SinkOptions
+from ..publish.settings import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskRecord

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.window import Window
-from pyspark_jetstream.publish.options import WindowOptions
+from pyspark_jetstream.publish.settings import WindowOptions
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"

@@ -13,7 +13,7 @@ from pyspark_jetstream.options import check_reads, parse_read, parse_sink, parse
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.outbox.targets import Targets
-from pyspark_jetstream.publish.options import RowOptions, SinkOptions, StreamCreation
+from pyspark_jetstream.publish.settings import RowOptions, SinkOptions, StreamCreation
 from pyspark_jetstream.readstream.options import Sharing
 
 SECRET = "hunter2-unmistakable"

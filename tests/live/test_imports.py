@@ -179,4 +179,4 @@ def test_what_a_write_imports(given):
         assert not {"readstream", "read", "fetch", "options", "datasource", "tasks"} & modules
     assert sending <= task
     assert not {"mapping", "write.preparation", "write.attempt", "write.exactlyonce.tail"} & task
-    assert len([each for each in task if each.startswith(("write", "publish", "outbox"))]) <= 46
+    assert len([each for each in task if each.startswith(("write", "publish", "outbox"))]) <= 44

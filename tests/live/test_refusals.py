@@ -16,7 +16,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
-from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
-from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 

@@ -24,7 +24,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger

@@ -17,8 +17,8 @@ from pyspark_jetstream.errors import (
     OptionError,
     WriterFencedError,
 )
-from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.exactlyonce import records
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName

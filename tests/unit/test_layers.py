@@ -59,7 +59,7 @@ PURE = {
 } | {  # fmt: skip
     f"publish.{module}"
     for module in "options outcome pressure laneset metrics telemetry lanes.answers lanes.flight"
-    " lanes.frames lanes.lane lanes.retries lanes.tally".split()
+    " lanes.frames lanes.lane lanes.retries settings".split()
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",

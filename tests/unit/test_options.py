@@ -11,7 +11,7 @@ from pyspark_jetstream import values as value_of
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import all_options, check_reads, parse_read, parse_sink, parse_stream
-from pyspark_jetstream.publish.options import StreamCreation
+from pyspark_jetstream.publish.settings import StreamCreation
 
 from ..kits.options import PARSERS, parse, refused
 

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_jetstream.fetch.options import RangeCut, RowExtent, Several
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish.options import StreamCreation
+from pyspark_jetstream.publish.settings import StreamCreation
 from pyspark_jetstream.read.options import CallOptions, RangeOptions, SnapshotOptions
 from pyspark_jetstream.readstream.options import Sharing
 from pyspark_jetstream.values import Starting

@@ -38,7 +38,7 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow.compute as pc
@@ -47,12 +47,11 @@ from ...arrays import ranks
 from ...errors import PublishRejectedError
 from ...outbox.messages import Messages
 from ...outbox.window import Window
-from ..options import WindowOptions
+from ..settings import WindowOptions
 from .answers import WRONG_LAST, Fate, Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
 from .frames import Publishes, framed
 from .retries import Retries, Trouble
-from .tally import BROKEN, Tally
 
 _PART_BYTES: Final = 8 << 20
 """
@@ -60,7 +59,38 @@ Payloads whose frames are made at one time, about. Of a batch of 64 MB they woul
 and the server would be waiting for them.
 """
 
+BROKEN: Final = "the connection broke"
 _SILENCE: Final = "no PubAck within ackTimeout (is no_ack set, or does no stream listen?)"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a lane; its caller takes sets, dictionaries and lists, and clears them."""
+
+    acked: int = 0
+    """Messages stored."""
+    duplicates: int = 0
+    """Messages among `acked` that the stream already had, as far as its PubAcks say."""
+    retries: int = 0
+    """Publishes sent again."""
+    ignored: int = 0
+    """Sendings that failed for a cause unrelated to the server's load."""
+    stored_in: dict[str, int] = field(default_factory=dict)
+    """
+    The streams that stored messages of the lane, as PubAcks name them, each with the sequence of
+    the one that was acknowledged last; duplicates do not count. Not to clear.
+    """
+    pushed_back: int = 0
+    """Number of push-backs."""
+    refusals: set[Refusal] = field(default_factory=set)
+    """Recent refusals of the server."""
+    push_backs: dict[str, float] = field(default_factory=dict)
+    """
+    Subjects on which the server pushed back recently, at least one of each stream. The time is when
+    the lane tries again; after silence, when it noticed.
+    """
+    rejected: list[tuple[Messages, Outcome]] = field(default_factory=list)
+    """Messages that left the lane because the server will never store them, with its answers."""
 
 
 class Lane:

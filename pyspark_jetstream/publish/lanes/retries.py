@@ -17,7 +17,7 @@ import pyarrow as pa
 from ...errors import PublishError, PublishTimeoutError
 from ...outbox.messages import Messages
 from ...outbox.throttling.refusals import FIRST_PAUSE_S, pause_s
-from ..options import WindowOptions
+from ..settings import WindowOptions
 from .answers import Fate
 from .frames import Publishes
 
