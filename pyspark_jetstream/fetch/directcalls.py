@@ -64,7 +64,7 @@ from ..values import stream_name
 from .call import MAX_MATCHES, PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
-from .gets import Ending, ForeignAnswerError, Gets, check_on, of_leader
+from .gets import LEADERS, Ending, ForeignAnswerError, Gets, check_on, of_leader
 from .pace import FAR_S, appetite_of
 
 logger = get_logger(__name__)
@@ -75,9 +75,6 @@ _TOGETHER_FAR: Final = 10_000
 
 _BYTES_TOGETHER: Final = 24 << 20
 """Bytes of their answers at the most: the server cuts off a reader that is 64 MiB behind."""
-
-_LEADERS: Final = 100
-"""Messages of a batch that the leader is asked for one by one, where a mirror has answered."""
 
 _AGAIN_S: Final = 0.001
 _AGAIN_AT_MOST_S: Final = 0.02
@@ -414,7 +411,7 @@ class DirectCalls:
     def _page_of_leader(self, call: DirectCall) -> Page:
         """What a mirror has answered, from the leader; what it leaves is pending."""
         query, size = self._smaller(call).query(), 0
-        found = of_leader(self._js, self.stream, query, min(query.pop("batch"), _LEADERS))
+        found = of_leader(self._js, self.stream, query, min(query.pop("batch"), LEADERS))
         for count, message in enumerate(found, 1):
             size += message.stored_bytes
             if size >= query["max_bytes"]:

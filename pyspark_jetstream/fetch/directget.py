@@ -37,7 +37,7 @@ from .call import behind
 from .dataloss import is_read
 from .decoding.replies import Columns
 from .decoding.rows import Builder
-from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
+from .gets import KEPT_BYTES, LEADERS, Ending, ForeignAnswerError, Gets, check_on, of_leader
 from .layout import Slice
 from .pace import FAR_S, busy_messages
 from .sessions import Attempt, Superseded
@@ -64,9 +64,6 @@ _FAR_MESSAGES: Final = 20_000
 
 _FILTERED_MESSAGES: Final = 10_000
 """Messages of a request with a filter: the server counts all matches for each, which takes long."""
-
-_LEADERS: Final = 100
-"""Messages that the leader is asked for one by one, where a mirror has answered in its place."""
 
 _LOOK_S: Final = 1.0
 """Time-out of a look at the stream, beside the round trip."""
@@ -148,7 +145,7 @@ class _RangeReader(Attempt):
         from .pulling.alone import ConsumerRefusedError, OwnAttempt  # of mirrored streams alone
 
         read, js = self._read, self._js
-        if read.end - self.last > _LEADERS and js.stream_info(read.stream).retention == "limits":
+        if read.end - self.last > LEADERS and js.stream_info(read.stream).retention == "limits":
             rest = replace(read, start=self.last, expected=None)
             attempt = OwnAttempt(self._client, rest, self._builder)
             try:
@@ -159,9 +156,10 @@ class _RangeReader(Attempt):
                 self.last, self.rows = attempt.last, self.rows + attempt.rows
             if self.last == read.end:
                 return
-        found = of_leader(js, read.stream, behind(self.last, read.filter), _LEADERS)
-        reached = found[-1].sequence if len(found) == _LEADERS else read.end
-        yield from self._handed_on(Columns.of(found), min(reached, read.end))
+        found = of_leader(js, read.stream, behind(self.last, read.filter), LEADERS)
+        reached = found[-1].sequence if len(found) == LEADERS else read.end
+        columns = Columns.of(found) if found else None
+        yield from self._handed_on(columns, min(reached, read.end))
 
     def _ask(self, gets: Gets, reached: int, is_far: bool) -> None:
         """Sends the next request."""

@@ -29,6 +29,9 @@ from .decoding.replies import Replies, cut
 KEPT_BYTES: Final = 2 << 20
 """A record batch is made once messages of so many bytes, as they came, have been gathered."""
 
+LEADERS: Final = 100
+"""Messages that the leader is asked for one by one, where a mirror has answered in its place."""
+
 _FIRST_BYTES: Final = 1 << 16
 """First size of the buffer, which grows with the answers."""
 
