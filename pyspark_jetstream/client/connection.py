@@ -441,7 +441,8 @@ class Client:
 
     def requests(self, requests: Sequence[Request], max_bytes: float = math.inf) -> list[Reply]:
         """
-        Requests sent together, replies in their order.
+        Requests sent together, replies in their order. Where the connection breaks, fewer are sent
+        at one time: their replies may be more than the server holds for us.
 
         Raises:
             ProtocolError: The replies have more than `max_bytes`.
@@ -450,14 +451,17 @@ class Client:
             AuthenticationError: A login was refused, four times in a row.
             UnsupportedServerError: The server is too old.
         """
-        attempt_s = _ATTEMPT_S
+        attempt_s, most, replies = _ATTEMPT_S, len(requests), list[Reply]()
 
         def once(connection: Connection, left_s: float) -> list[Reply]:
-            nonlocal attempt_s
+            nonlocal attempt_s, most
             try:  # one sent while a leader is elected is never answered: ask again, elsewhere
-                return connection.requests(requests, min(attempt_s, left_s), max_bytes)
-            except RequestTimeoutError:
-                attempt_s *= 2
+                while len(replies) < len(requests):
+                    some = requests[len(replies) : len(replies) + most]
+                    replies.extend(connection.requests(some, min(attempt_s, left_s), max_bytes))
+                return replies
+            except (NotConnectedError, RequestTimeoutError):
+                attempt_s, most = 2 * attempt_s, max(1, most // 2)
                 raise
 
         return self._retrying(requests[0][0], once)

@@ -13,11 +13,7 @@ import pytest
 from pyspark_jetstream.client import connection, wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import (
-    NotConnectedError,
-    PermissionsError,
-    RequestTimeoutError,
-)
+from pyspark_jetstream.errors import NotConnectedError, PermissionsError, RequestTimeoutError
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import account_info, options, serving
@@ -174,6 +170,15 @@ def test_many_requests_at_once(js, new_stream):
     infos = js.stream_infos(streams)
 
     assert [info.name for info in infos] == streams
+
+
+def test_answers_that_are_more_than_a_server_holds():
+    """They are asked for in parts: else a connection that is cut off for them is cut off again."""
+    with serving("max_pending: 2MB") as (_, js):
+        for _ in range(60):
+            js.client.request("S.x", bytes(1_000_000))
+
+        assert all(js.messages("S", [{"seq": seq} for seq in range(1, 61)]))
 
 
 READER = """
