@@ -121,7 +121,8 @@ class JetStreamSnapshotReader(NarrowedReader):
         if way == "names":
             last, names = _names(js, stream, filters)
             if names is not None:
-                point = point if asked is not None else replace(point, sequence=last)
+                held = None if is_past else js.stream_info(stream).last_seq
+                point = Point(end if asked is not None else last, info.created, held, is_past)
                 common |= {"end": point.sequence, "point": point}
                 packed = [zlib.compress("\n".join(part).encode(), 1) for part in self._cut(names)]
                 return [NamedRead(**common, names=each) for each in packed]
@@ -147,9 +148,8 @@ class JetStreamSnapshotReader(NarrowedReader):
         start, end = common["start"], point.sequence
         parts = self._parts(info.messages)
         ranges = split_range(start, end, parts, None)
-        counts = [
-            count or 0 for count in survey.sums(info.name, (None,), ranges, {info.name: info})
-        ]
+        sums = survey.sums(info.name, (None,), ranges, {info.name: info})
+        counts = [count or 0 for count in sums]
         # What has left by now the first one misses.
         counts[0] += max(0, info.messages - sum(counts))
         return [

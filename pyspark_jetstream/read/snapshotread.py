@@ -18,6 +18,7 @@ what it had (`_gone`).
 
 from __future__ import annotations
 
+import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -29,12 +30,12 @@ import pyarrow.compute as pc
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.info import StreamInfo
+from ..client.info import Found, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
 from ..fetch.dataloss import report_loss
-from ..fetch.decoding.markers import Headers, purges
+from ..fetch.decoding.markers import purges
 from ..fetch.decoding.replies import Columns
 from ..fetch.decoding.rows import RowBuilder, StoredBuilder, user_headers
 from ..fetch.directcalls import DirectCalls, record_batch
@@ -67,7 +68,10 @@ class Point:
     sequence: int
     created: str
     held: int | None
-    """What it had at the point of what a task counts; None in the past, or where names tell."""
+    """
+    What it had at the point of what a task counts; None in the past. Where names tell, its end when
+    they were known: a subject whose messages are all newer has lost what it had.
+    """
     is_past: bool
 
 
@@ -148,8 +152,8 @@ class NamedRead(PointRead):
             zlib.decompress(self.names).decode().split("\n"),
             lambda found: record_batch(builder, found),
         )
-        later = {name: user_headers(first.lines) for name, first in without.later.items()}
-        gone = [*without.vanished, *_gone(JetStream(client), self.stream, self.point, later)]
+        later = _gone(JetStream(client), self.stream, self.point, without.later)
+        gone = [*without.vanished, *later]
         return Lost(len(gone), tuple(gone))
 
 
@@ -199,7 +203,7 @@ class BackRead(PointRead):
         beyond = [name.decode() for name in listed.filter(seen.new(listed)).to_pylist()]
         asked = [DirectCall(next_by_subj=name) for name in beyond]
         firsts = zip(beyond, DirectCalls(client, self.stream).each(asked), strict=True)
-        later = {name: user_headers(first.lines) for name, first in firsts if first is not None}
+        later = {name: first for name, first in firsts if first is not None}
         gone = _gone(js, self.stream, self.point, later)
         return Lost(len(gone), tuple(gone))
 
@@ -255,14 +259,15 @@ def any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:
 # ── what is gone ─────────────────────────────────────────────────────────────────────────────
 
 
-def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]) -> list[str]:
+def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Found]) -> list[str]:
     """
-    Of subjects that have messages beyond the point only, with the headers of the first of these,
-    those that may have had others before.
+    Of subjects that have messages beyond the point only, with the first of these, those that may
+    have had others before.
 
-    Of a point that was the stream's end only what replaced the value since then matters. In the
-    past nothing vouches for a subject but a stream that is whole, or a limit per subject that it
-    has not reached, where that is the only limit.
+    Of a point that was the stream's end only what replaced the value since then matters, and that
+    nothing is left of when the names were known (`Point.held`). In the past nothing vouches for a
+    subject but a stream that is whole, or a limit per subject that it has not reached, where that
+    is the only limit.
     """
     if not later:
         return []
@@ -273,7 +278,8 @@ def _gone(js: JetStream, stream: str, point: Point, later: Mapping[str, Headers]
     others = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
     if point.is_past and (not limit or any((info.config.get(each) or 0) > 0 for each in others)):
         return list(later)
-    gone = [name for name, headers in later.items() if purges(headers) or limit == 1]
+    known = 0 if limit == 1 else point.held or math.inf
+    gone = [n for n, f in later.items() if f.sequence > known or purges(user_headers(f.lines))]
     left = [name for name in later if name not in gone] if limit > 1 else []
     for low in range(0, len(left), _COUNTED):
         part = left[low : low + _COUNTED]

@@ -140,21 +140,13 @@ PASTS = {
         True,
     ),
     "kept": ({"max_msgs_per_subject": 3}, lambda js, s, p: p([(f"{s}.a", b"")] * 2), False),
-    "purged": (
-        {},
-        lambda js, s, p: (js.purge(s, f"{s}.a", 10), p([(f"{s}.a", b"")])),
-        True,
-    ),
+    "purged": ({}, lambda js, s, p: (js.purge(s, f"{s}.a", 10), p([(f"{s}.a", b"")])), True),
     "rolled up": (
         {"max_msgs_per_subject": 9, "allow_rollup_hdrs": True},
         lambda js, s, p: p([(f"{s}.a", b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")])]),
         True,
     ),
-    "too many": (
-        {"max_msgs": 3},
-        lambda js, s, p: p([(f"{s}.a", b"")]),
-        True,
-    ),
+    "too many": ({"max_msgs": 3}, lambda js, s, p: p([(f"{s}.a", b"")]), True),
     "expired": (
         {"max_age": 400_000_000, "duplicate_window": 400_000_000},
         lambda js, s, p: (
@@ -170,24 +162,29 @@ PASTS = {
 @pytest.mark.parametrize("way", ["names", "back"])
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
 @pytest.mark.parametrize("case", PASTS)
+@pytest.mark.parametrize("planned", [False, True], ids=["past", "planned"])
 def test_a_past_that_is_gone_is_said(
-    js, nats_server, new_stream, publish, monkeypatch, case, fail, way
+    js, nats_server, new_stream, publish, monkeypatch, planned, case, fail, way
 ):
-    """What a limit, purge or age took is said or left out; what stays is no alarm."""
+    """What a limit, purge or age took, before the plan or after it, is said or left out."""
     config, then, missed = PASTS[case]
     monkeypatch.setattr(snapshot, "choose_way", lambda *_: way)
     stream = new_stream(**config)
     publish([(f"{stream}.{each}", b"old") for each in "abc"])
-    then(js, stream, publish)
     source = reader(
         nats_server, stream=stream, multiLast=f"{stream}.*", upToSequence=3, failOnDataLoss=fail
     )
+    if planned:
+        tasks = source.partitions()
+        monkeypatch.setattr(source, "partitions", lambda: tasks)
+    then(js, stream, publish)
     if missed and fail:
         with pytest.raises(SnapshotLossError) as caught:
             rows(source)
         if case != "expired":  # others may have expired, too
             assert "1 subjects of the snapshot" in str(caught.value)
-            assert caught.value.subjects == (f"{stream}.a",)
+            named = not planned or way == "names"
+            assert caught.value.subjects == ((f"{stream}.a",) if named else ())
     else:
         there = stored(js, stream)
         found = as_dict(rows(source))
