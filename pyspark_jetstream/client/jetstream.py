@@ -267,8 +267,8 @@ class JetStream:
         """
         `stream_info` of all streams whose names are taken, by name, in pages of 256.
 
-        None of one whose leader does not answer: a cluster lists it as one that holds nothing. A
-        stream may be left out while others are made or deleted.
+        None of one whose leader does not answer: a cluster lists it as one that holds nothing.
+        Pages overlap, so that streams that are deleted meanwhile do not hide others.
         """
 
         def page(answer: dict[str, Any]) -> tuple[int, int, dict[str, StreamInfo | None]]:
@@ -284,7 +284,8 @@ class JetStream:
             return answer["total"], len(names), there
 
         total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
-        offsets = range(length, total, length) if length else range(0)
+        step = length - length // 16
+        offsets = range(step, total, step) if 0 < length < total else range(0)
         if len(offsets) > _MOST_PAGES:
             raise ProtocolError(f"STREAM.LIST: the answer has {length} of {total} streams")
         bodies = [{"offset": at} for at in offsets]

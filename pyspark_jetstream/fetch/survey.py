@@ -186,9 +186,9 @@ class Survey:
         moment = self._options.starting.moment
         return moment is not None and moment.resolve(info.now) > info.now
 
-    def streams(self) -> dict[str, StreamInfo]:
+    def streams(self) -> Mapping[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""
-        return dict(self.look({}).streams)
+        return self.look({}).streams
 
     def look(self, consumers: Mapping[int, tuple[str, str]]) -> ServerView:
         """The streams and, by partition, these (stream, consumer), in one round trip."""

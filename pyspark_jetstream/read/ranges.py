@@ -47,7 +47,7 @@ class JetStreamRangeReader(NarrowedReader):
         options = self._options
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
-            infos = survey.streams()
+            layout, infos = survey.layout, survey.streams()
             self._forget_keys(infos)
             for info in infos.values():
                 check_direct(info)
@@ -59,18 +59,16 @@ class JetStreamRangeReader(NarrowedReader):
             ends: Sequence[int]
             end = "endingOffsets" if options.bucket is None else "upToSequence"
             ends = survey.positions(options.ending, infos, end, ending=True)
-            self._check_order(survey.layout, starts, ends)
-            starts = tuple(self._first(survey.layout, infos, starts))
+            self._check_order(layout, starts, ends)
+            starts = tuple(self._first(layout, infos, starts))
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
 
     def _check_order(self, layout: Layout, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options
-        given = [
-            bool(bound.sequences or bound.moment or bound.streams)
-            for bound in (options.starting, options.ending)
-        ]
+        bounds = options.starting, options.ending
+        given = [bool(each.sequences or each.moment or each.streams) for each in bounds]
         for partition, start, end in zip(layout, starts, ends, strict=True):
             if all(given) and start > end:
                 number = layout.within(partition.index)[1]
