@@ -52,10 +52,6 @@ class Attempt(ABC):
         self._builder = builder or RowBuilder.of(read)
         self._appetite = appetite_of(client.options)
 
-    @property
-    def _is_done(self) -> bool:
-        return self.last >= self._read.end
-
     @abstractmethod
     def _session(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         """

@@ -398,9 +398,9 @@ class Survey:
 
 
 def total(counts: Sequence[int | None]) -> int | None:
-    """The sum of counts; None where the server could not tell one."""
+    """The sum of the counts that are known; None where none is."""
     known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return sum(known) if known else None
 
 
 def _known(span: Span, info: StreamInfo, exactly: bool) -> int | None:

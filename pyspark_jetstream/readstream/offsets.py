@@ -81,6 +81,8 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
+        marks = {name: [mark.sequence, mark.time] for name, mark in sorted(self.marks.items())}
+        made = {str(index): self.consumers[index] for index in sorted(self.consumers)}
         return {
             "version": VERSION,
             "consumer": self.consumer,
@@ -92,8 +94,8 @@ class Offset:
             **({"resumed": list(self.resumed)} if self.resumed else {}),
             **({"one_pass": True} if self.one_pass else {}),
             **({"query": self.query} if self.query else {}),
-            **({"marks": _marks_json(self.marks)} if self.marks else {}),
-            **({"consumers": _by_index(self.consumers)} if self.consumers else {}),
+            **({"marks": marks} if marks else {}),
+            **({"consumers": made} if made else {}),
         }
 
     @property
@@ -298,11 +300,3 @@ def _laid(laid: Mapping[str, Any]) -> Layout:
         raise ValueError(f"layout {sorted(laid)}")
     places = tuple(SubjectPartition(index, *place) for index, place in enumerate(laid["places"]))
     return Layout(places, laid.get("subject"), bool(laid.get("several")))
-
-
-def _by_index(values: Mapping[int, str]) -> dict[str, str]:
-    return {str(index): values[index] for index in sorted(values)}
-
-
-def _marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
-    return {name: [mark.sequence, mark.time] for name, mark in sorted(marks.items())}

@@ -77,8 +77,8 @@ class BatchPlanner:
 
     def available(self, start: Offset, upto: Sequence[int]) -> list[int | None]:
         """
-        Messages of each partition from `start` to `upto`; None where the server cannot tell, and
-        where one pass brings them and it is enough to know that there are any.
+        Messages of each partition from `start` to `upto`; None where the server cannot tell. Where
+        one pass brings them the first number is that of all, and the others are None.
         """
         limit = self._maximum() or self._options.direct_below
         is_counted = self._options.min_records is not None
@@ -86,7 +86,7 @@ class BatchPlanner:
             stream, of = start.layout.streams[0], start.layout.union_filter
             span = Span(stream, of, start.sequences[0], upto[0])
             (count,) = self._survey.counts([span], self._infos)
-            return [0 if count == 0 else None] * len(start.layout)
+            return [count, *[0 if count == 0 else None] * (len(start.layout) - 1)]
         return self.counts(start, upto)
 
     def plan(self, start: Offset, end: Offset, counts: Sequence[int | None]) -> Plan:

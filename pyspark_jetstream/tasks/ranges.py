@@ -110,13 +110,12 @@ def range_reads(
         most = options.cut.max_records_per_partition
         ranges = planning.split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
-        counts = [read.expected]
-        if read.stream not in infos:
-            counts = [None] * len(ranges)
-        elif len(ranges) > 1:
+        counts, info = [read.expected] * len(ranges), infos.get(read.stream)
+        can_tell = info is not None and (survey.counts_exactly(info) or filters == (None,))
+        if info is not None and (len(ranges) > 1 or (counts[0] is None and can_tell)):
             counts = survey.sums(read.stream, filters, ranges, infos)
         for piece in pieces(read, ranges, counts):
-            info, messages = infos.get(read.stream), piece.expected
+            messages = piece.expected
             is_own = info is not None and planning.by_consumer(
                 piece.end - piece.start if messages is None or piece.filter is None else messages,
                 options.direct_below, info.retention, info.allow_direct,

@@ -177,6 +177,26 @@ def test_a_server_that_only_restarts_is_no_alarm(store, own, query, config, chan
         change(own)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("recorded", [False, True], ids=["planned", "recorded"])
+def test_what_leaves_behind_the_plan_is_told(store, own, query, layout, recorded):
+    """Messages that leave between the plan of a batch, or of its replay, and its tasks are loss."""
+    place = Place(own, layout, "A", max_msgs=20)
+    place.publish(20)
+    reader = query(store.server, **place.options)
+    reader.step()
+    place.publish(20)
+    reader.plan()
+    if recorded:
+        reader.die()
+        reader.reader = reader._reader()
+    tasks = reader.tasks()
+    place.publish(30)
+
+    with pytest.raises(DataLossError, match="of .* messages were not there"):
+        [list(reader.reader.read(task)) for task in tasks]
+
+
 # ── made anew ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -87,13 +87,7 @@ def test_streams_that_keep_messages_for_consumers(js, new_stream, publish, query
 @pytest.mark.parametrize("filters", LISTS, ids="-".join)
 @pytest.mark.parametrize(
     "pushed",
-    [
-        [],
-        [EqualTo(("partition",), 1)],
-        [GreaterThan(("sequence",), 50)],
-        "subject",
-        "prefix",
-    ],
+    [[], [EqualTo(("partition",), 1)], [GreaterThan(("sequence",), 50)], "subject", "prefix"],
     ids=["all", "partition", "sequence", "subject", "prefix"],
 )
 def test_a_range_is_read_by_each_filter(filled, nats_server, filters, pushed):

@@ -110,7 +110,7 @@ class OwnAttempt(Attempt):
                 self._appetite.shrink()
             if len(self._frames):  # what came before a status counts before what that says
                 yield from self._flush()
-            if not self._is_done:
+            if self.last < self._read.end:
                 raise
         finally:
             pulls.close()
@@ -163,7 +163,7 @@ class OwnAttempt(Attempt):
             pulls.ask()
             if frames.full or (len(frames) and pulls.open <= 0):
                 yield from self._flush()
-                if self._is_done:
+                if self.last >= self._read.end:
                     return
                 pulls.note_away()  # while Spark had the batch nobody read what came
                 if pulls.budget <= 0 and pulls.open <= 0:
@@ -232,7 +232,7 @@ class OwnAttempt(Attempt):
         self._appetite.grow()
         if batch.num_rows:
             yield batch
-        if last.pending == 0 and not self._is_done:
+        if last.pending == 0 and self.last < self._read.end:
             if not self._is_read():
                 raise Superseded(f"the consumer sees nothing after sequence {self.last} yet")
             self.last = read.end

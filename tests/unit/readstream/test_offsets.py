@@ -10,11 +10,7 @@ from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.options import Several
-from pyspark_jetstream.readstream.offsets import (
-    Offset,
-    check_layout,
-    is_initial,
-)
+from pyspark_jetstream.readstream.offsets import Offset, check_layout, is_initial
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from ...kits.seeds import fresh

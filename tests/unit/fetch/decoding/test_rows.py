@@ -6,12 +6,7 @@ import pytest
 from pyspark_jetstream.errors import ReadError
 from pyspark_jetstream.fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Deliveries
 from pyspark_jetstream.fetch.decoding.replies import cut
-from pyspark_jetstream.fetch.decoding.rows import (
-    RowBuilder,
-    StoredBuilder,
-    arrow_schema,
-    kept,
-)
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder, StoredBuilder, arrow_schema, kept
 from pyspark_jetstream.subjects import raw
 
 from ....kits.messages import PREFIX, SID, Message
@@ -127,10 +122,7 @@ def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
     """Each byte that is no UTF-8 becomes U+FFFD, or the row is left out; logged at times ten."""
     frames, direct = strange(bad)
     builder = RowBuilder("S", False, on_invalid)
-    batches = [
-        builder.batch(frames.columns(), 0, 99),
-        builder.batch(direct, 0, 99),
-    ]
+    batches = [builder.batch(frames.columns(), 0, 99), builder.batch(direct, 0, 99)]
     for batch in batches:
         text = INVALID[bad] if on_invalid == "replace" else None
         assert batch.column("subject").to_pylist()[1] == text
