@@ -2,10 +2,7 @@
 
 import pytest
 
-from pyspark_jetstream.errors import (
-    OptionError,
-    RowError,
-)
+from pyspark_jetstream.errors import OptionError, RowError
 from pyspark_jetstream.readstream.shared import poison
 
 from ..kits.reading import jobs as query
