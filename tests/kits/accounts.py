@@ -30,22 +30,9 @@ _SETTING = r"A \{ jetstream: .+, users"
 
 def switch(server: DevServer, on: bool) -> None:
     """JetStream of the account on or off; returns once that is so."""
-    _reload(server, "enabled" if on else "disabled")
+    reload(server, _SETTING, f"A {{ jetstream: {'enabled' if on else 'disabled'}, users")
     with closing(Client(connection_of(server.url))) as client:
         eventually(lambda: (b'"error"' in client.request("$JS.API.INFO").data) != on)
-
-
-def limit(server: DevServer, **limits: int) -> None:
-    """How much of JetStream the account may have, as `max_file`; without one: no limit."""
-    _reload(server, _braces(limits) if limits else "enabled")
-
-
-def _braces(limits: dict[str, int]) -> str:
-    return "{" + ", ".join(f"{name}: {value}" for name, value in limits.items()) + "}"
-
-
-def _reload(server: DevServer, jetstream: str) -> None:
-    reload(server, _SETTING, f"A {{ jetstream: {jetstream}, users")
 
 
 def reload(server: DevServer, pattern: str, text: str) -> None:

@@ -13,7 +13,7 @@ from pyspark_jetstream.options import check_reads, parse_read, parse_sink, parse
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.outbox.targets import Targets
-from pyspark_jetstream.publish.settings import RowOptions, SinkOptions, StreamCreation
+from pyspark_jetstream.publish.settings import SinkOptions, StreamCreation
 from pyspark_jetstream.readstream.options import Sharing
 
 SECRET = "hunter2-unmistakable"
@@ -59,11 +59,6 @@ def changed(options: SinkOptions, **fields) -> SinkOptions:
         own = [each.name for each in fields_of(value) if each.name in fields]
         fields[part] = replace(value, **{name: fields.pop(name) for name in own})
     return replace(options, **fields)
-
-
-def rows_of(**fields) -> RowOptions:
-    """Which rows are messages."""
-    return replace(parse_sink({}).rows, **fields)
 
 
 def rules_of(**fields) -> Rules:

@@ -7,11 +7,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
-
-Change = Callable[[bytes], bytes]
 
 _TLS_RECORD = b"\x16"
 """What a TLS handshake begins with."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,8 @@ RETENTIONS = ["limits", "interest", "workqueue"]
 class Clock:
     """Time as a number, which passes where somebody sleeps; in place of a module's `time`."""
 
-    def __init__(self, now: float = 100.0) -> None:
-        self.now = now
+    def __init__(self) -> None:
+        self.now = 100.0
         self.waited: list[float] = []
 
     def monotonic(self) -> float:
@@ -40,13 +39,6 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         time.sleep(0.05)
 
 
-def api(js: JetStream, subject: str) -> dict[str, Any]:
-    """A call of the JetStream API that the package makes nowhere."""
-    answer = json.loads(js.client.request(f"{js.prefix}.{subject}").data)
-    assert "error" not in answer, answer
-    return answer
-
-
 def numbered(name: str, n: int, start: int = 0) -> list[tuple[str, bytes]]:
     """`n` messages on seven subjects below `name`."""
     return [(f"{name}.{i % 7}", b"m%d" % i) for i in range(start, start + n)]
@@ -64,6 +56,6 @@ def numbered_stream(new_stream: Callable[..., str], publish: Callable[..., None]
     return make
 
 
-def ack_pending(js: JetStream, name: str, consumer: str = "jobs-0") -> int:
-    """Claims of all readers of a consumer."""
-    return js.consumer_info(name, consumer).num_ack_pending
+def ack_pending(js: JetStream, name: str) -> int:
+    """Claims of all readers of the shared consumer."""
+    return js.consumer_info(name, "jobs-0").num_ack_pending

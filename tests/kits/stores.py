@@ -11,9 +11,9 @@ from .servers import DevServer
 class Store:
     """A server that keeps its streams in a directory, and a copy of that directory."""
 
-    def __init__(self, home: Path, config: str = "") -> None:
+    def __init__(self, home: Path) -> None:
         self.home, self.older = home / "store", home / "older"
-        self.server = DevServer(config, store_dir=self.home).start()
+        self.server = DevServer(store_dir=self.home).start()
 
     def copy(self) -> None:
         """Keeps the store as it is now."""
