@@ -17,9 +17,6 @@ from pyspark_jetstream.errors import ApiError
 
 from .shared import eventually
 
-_OFFLINE: Final = 10005
-"""A server that has just come is offline to the others for a moment."""
-
 _NOT_NOW: Final = {
     "code": 503,  # nobody takes it
     "err_code": 10158,  # it was sent before, and is on its way to the replicas
@@ -33,7 +30,7 @@ def create(js: JetStream, config: dict[str, Any]) -> None:
         try:
             js.create_stream(config)
         except ApiError as error:
-            if error.err_code != _OFFLINE:
+            if error.err_code != 10005:  # a server that has just come is offline for a moment
                 raise
             return False
         return True
