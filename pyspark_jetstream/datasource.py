@@ -122,10 +122,10 @@ class JetStreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
-        from .logs import log_for
         from .options import parse_read
         from .read.options import CallOptions, SnapshotOptions
         from .read.pushdown import pushes_filters
+        from .worker import log_for
 
         options = parse_read(dict(self.options))
         log_for(options.connection.log_level)
@@ -148,8 +148,8 @@ class JetStreamDataSource(DataSource):
         A streaming read, through consumers of its own or shared ones. Never raises: what `schema`
         could not know is said by the reader, when Spark first asks it something.
         """
-        from .logs import log_for
         from .options import parse_stream
+        from .worker import log_for
 
         try:
             from .readstream.reader import StreamReader as Reader
@@ -167,8 +167,8 @@ class JetStreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write."""
-        from .logs import log_for
         from .options import parse_sink
+        from .worker import log_for
 
         _check_spark()
         from .write.sink import JetStreamBatchWriter
@@ -179,8 +179,8 @@ class JetStreamDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write."""
-        from .logs import log_for
         from .options import parse_sink
+        from .worker import log_for
 
         _check_spark()
         from .write.sink import JetStreamStreamWriter

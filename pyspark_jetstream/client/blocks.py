@@ -1,9 +1,10 @@
 r"""
-Header blocks of stored messages as the server delivers them: the stored lines, then its own.
+What the server says of a stored message that it delivers: in header lines, or in an ack subject.
 
-Whoever may publish may have any bytes stored as a header block. To add lines, nats-server 2.15.1
-(client.go, genHeader) drops the last two bytes of the block, whatever they are, and writes its
-lines and an empty one in their place; for a block of at most two bytes it writes a new one. So:
+A header block has the stored lines, then the server's own. Whoever may publish may have any bytes
+stored as one. To add lines, nats-server 2.15.1 (client.go, genHeader) drops the last two bytes of
+the block, whatever they are, and writes its lines and an empty one in their place; for a block of
+at most two bytes it writes a new one. So:
 
 * the server's lines are those at the end, and nothing at the beginning is its word: it removes a
   status line from most blocks, not from all (`NATS/1.0 503 x` without a CRLF stays);
@@ -16,13 +17,20 @@ lines and an empty one in their place; for a block of at most two bytes it write
 | `xyz` | `xNats-Pin-Id: …␍␊␍␊` |
 | nothing, or `xy` | `NATS/1.0␍␊Nats-Pin-Id: …␍␊␍␊` |
 
-No I/O. All of it looks from the end, in time linear in the bytes.
+Blocks are looked at from the end, in time linear in the bytes.
+
+The ack subject of a consumer's delivery is
+`$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<dseq>.<timestamp>.<pending>`, with a domain and an
+account hash behind `ACK` where the server has the second form of them, and any tokens at its end.
+
+No I/O.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ..errors import ProtocolError
 from .wire import CRLF, HEADER_PREAMBLE
 
 DIRECT_NAMES: Final = (
@@ -40,7 +48,16 @@ these names stands before them was stored, and is stale.
 
 _DIGITS: Final = 19
 _MOST: Final = (1 << 63) - 1
-"""The largest sequence that a row holds."""
+"""The largest sequence or time that a row holds."""
+
+ACKS: Final = b"$JS.ACK."
+"""First tokens of every ack subject."""
+
+FACTS: Final = 5
+"""Numbers in an ack subject: how often it was delivered, and what `DeliveryFacts` has."""
+
+_ACK_DIGITS: Final = 160
+"""Digits that they have together at the most."""
 
 _END: Final = 2 * CRLF
 _BATCHED: Final = len(DIRECT_NAMES)
@@ -112,3 +129,41 @@ def lines_of(stored: bytes) -> bytes | None:
     first, _, lines = stored.partition(CRLF)
     begins = first == HEADER_PREAMBLE or first.startswith(HEADER_PREAMBLE + b" ")
     return lines if begins and stored.endswith(CRLF) else None
+
+
+class DeliveryFacts(NamedTuple):
+    """Facts of a delivery that its ack subject has."""
+
+    sequence: int
+    delivery: int
+    time: int
+    pending: int
+
+
+class Ack(NamedTuple):
+    """An ack subject."""
+
+    consumer: bytes
+    """The ack subject up to the consumer's name."""
+    delivered: int
+    """Number of the message's deliveries, this one included."""
+    facts: DeliveryFacts
+
+
+def ack_of(reply: bytes) -> Ack:
+    """
+    The facts that a reply subject has as an ack subject.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    words = reply.split(b".")
+    at = 4 if len(words) == 9 else 6  # with a domain and an account hash there are 11, or more
+    told = words[at : at + FACTS]
+    digits = b"".join(told)
+    if len(told) == FACTS and all(told) and digits.isdigit() and len(digits) <= _ACK_DIGITS:
+        delivered, *numbers = map(int, told)
+        facts = DeliveryFacts(*numbers)
+        if facts.sequence <= _MOST and facts.time <= _MOST and reply.startswith(ACKS):
+            return Ack(b".".join(words[:at]), delivered, facts)
+    raise ProtocolError(f"no ack subject: {reply[:128]!r}")

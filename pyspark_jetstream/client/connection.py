@@ -34,9 +34,17 @@ from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
 from .patience import Patience
-from .peer import Presence, is_early, received, was_refused
-from .permissions import Permissions
-from .versions import OLDEST, Version, parse, require
+from .peer import (
+    OLDEST,
+    Permissions,
+    Presence,
+    Version,
+    is_early,
+    received,
+    require,
+    version_of,
+    was_refused,
+)
 from .wire import INBOX, is_inbox, new_inbox
 
 if TYPE_CHECKING:
@@ -124,8 +132,8 @@ class Connection:
 
     @property
     def version(self) -> Version:
-        """The server's version, as `versions.parse` reads it."""
-        return parse(str(self.info.get("version", "")))
+        """The server's version, as `version_of` reads it."""
+        return version_of(str(self.info.get("version", "")))
 
     def close(self) -> None:
         """Closes the socket; never raises."""

@@ -28,7 +28,6 @@ from ..errors import (
 from ..foreign import each, read_json, text
 from ..sanitize import get_logger
 from . import wire
-from .answers import checked
 from .blocks import direct
 from .connection import Client, Reply, Request
 from .info import (
@@ -37,6 +36,7 @@ from .info import (
     StoredMessage,
     StreamInfo,
     SubjectPage,
+    checked,
     consumer_info_of,
     consumer_name_of,
     found_of,
@@ -44,7 +44,7 @@ from .info import (
     stream_info_of,
 )
 from .patience import Patience
-from .versions import OLDEST, unsupported
+from .peer import OLDEST, unsupported
 
 logger = get_logger(__name__)
 
@@ -579,7 +579,7 @@ class JetStream:
         The API's answer to a request on this subject: the only way into this package.
 
         Args:
-            read: makes a value of the answer's JSON, whose members are `answers.checked`.
+            read: makes a value of the answer's JSON, whose members are `checked`.
 
         Raises:
             ApiError: The request is refused.

@@ -8,9 +8,9 @@ from typing import Final
 
 from .. import values as value_of
 from ..errors import OptionError
-from ..logs import LEVELS
 from ..option import Option, Values, exclusive, needs, table, typed
 from ..values import Secret
+from ..worker import LEVELS
 
 _DEFAULT: Final = "nats://127.0.0.1:4222"
 

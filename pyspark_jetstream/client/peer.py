@@ -1,5 +1,5 @@
 """
-The server at the other end: the greeting, errors of it, and round trips.
+The server at the other end: its greeting, its version, what it refuses, and how far away it is.
 
 Rule 1: one deadline holds for the greeting (`connectTimeout`), however little is said at a time,
 and a line has an end.
@@ -8,7 +8,9 @@ Rule 2: where an option asks for TLS, nothing is written before it has begun.
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 import socket
 import time
 from collections import deque
@@ -16,12 +18,35 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import AuthenticationError, NotConnectedError, TlsError
+from ..errors import AuthenticationError, NotConnectedError, TlsError, UnsupportedServerError
+from ..sanitize import get_logger
+from .wire import is_inbox
 
 if TYPE_CHECKING:
     import ssl
 
     from .options import ConnectionOptions
+
+logger = get_logger(__name__)
+
+Version = tuple[int, ...]
+"""
+Of nats-server. A cluster may have servers of several: the one we are connected to says its own in
+INFO, but a request may be answered by an older one, which shows in what its answer lacks.
+"""
+
+OLDEST: Version = (2, 12)
+"""
+Version since which reads and writes work. Among what they need is how many messages follow the
+first of several: 2.11 counts that one, too.
+"""
+
+RESETS: Final = (2, 14)
+"""Version since which a consumer can be reset (CONSUMER.RESET)."""
+
+_VERSION: Final = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
+
+_FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')
 
 _SOCKET_BUFFER: Final = 4 << 20
 _UNREACHED: Final = (
@@ -60,6 +85,43 @@ def unreached(options: ConnectionOptions, failures: Mapping[str, Exception]) -> 
     words = {name: str(error) or type(error).__name__ for name, error in failures.items()}
     text = "; ".join(f"{name}: {error}" for name, error in words.items())
     return NotConnectedError(options.where, f"{text}; {_UNREACHED}")
+
+
+def version_of(text: str) -> Version:
+    """
+    Major, minor and patch of what a server says it is, without the suffix of a pre-release.
+
+    Zeros where it says nothing that is a version, as one that somebody built may: it is then too
+    old for whatever needs one.
+    """
+    found = _VERSION.match(text)
+    return tuple(int(word or 0) for word in found.groups()) if found else (0, 0, 0)
+
+
+def require(found: Version, needed: Version, capability: str) -> None:
+    """
+    Accepts the server of this version.
+
+    Raises:
+        UnsupportedServerError: It is older than the capability.
+    """
+    if found[: len(needed)] < needed:
+        raise unsupported(found, needed, capability)
+
+
+def unsupported(found: Version, needed: Version, capability: str) -> UnsupportedServerError:
+    """
+    The error for a missing capability. The server's version may be new enough, when another one
+    answered for it.
+    """
+    words = _dotted(found)
+    if found[: len(needed)] >= needed:
+        words += ", but an older one has answered"
+    return UnsupportedServerError(capability, _dotted(needed), words)
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
 
 
 def is_early(error: OSError) -> bool:
@@ -201,6 +263,39 @@ class Peer:
                 " (connectTimeout)"
             )
         return left_s
+
+
+class Permissions:
+    """
+    Refused subjects of one connection: those it can do without, and those that are errors. The
+    server says so some time after the publish or the subscription, in a line of its own.
+
+    Args:
+        inbox_prefix: under which inboxes are, beside `_INBOX`.
+    """
+
+    def __init__(self, inbox_prefix: str) -> None:
+        self._inbox_prefix = inbox_prefix
+        self._unneeded: dict[str, int] = {}
+        """By subject, level at which the log says that it is forbidden; 0 where it has."""
+
+    def may(self, subject: str, level: int = logging.INFO) -> bool:
+        """Whether the server has not forbidden what nobody needs; `subject` is one of a few."""
+        return self._unneeded.setdefault(subject, level) > 0
+
+    def forgives(self, text: str) -> bool:
+        """Whether the connection can do without what the server forbids by these words."""
+        match = _FORBIDDEN.search(text)
+        verb, subject = match.groups() if match is not None else ("", "")
+        level = self._unneeded.get(subject)
+        if level is not None:
+            self._unneeded[subject] = 0
+        elif verb.lower() == "publish" and is_inbox(subject, self._inbox_prefix):
+            level = logging.INFO  # an answer: whatever a stranger has put into the subject
+        else:
+            return False
+        logger.log(level, "forbidden, and left out from now on; the query goes on: %s", text)
+        return True
 
 
 class Presence:

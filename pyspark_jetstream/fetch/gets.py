@@ -22,7 +22,7 @@ from ..client.blocks import Direct, direct
 from ..client.connection import Client
 from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
-from ..client.versions import OLDEST, unsupported
+from ..client.peer import OLDEST, unsupported
 from ..errors import NotConnectedError, ProtocolError, ReadError, RequestTimeoutError
 from .decoding.replies import Replies, cut
 

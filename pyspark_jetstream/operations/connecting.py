@@ -27,8 +27,8 @@ import click
 from .. import values as value_of
 from ..client.connection import Client
 from ..client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
-from ..logs import log_for
 from ..option import Option
+from ..worker import log_for
 
 Program = Callable[..., Any]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import subjects
 from .. import values as value_of
-from ..client.answers import checked
+from ..client.info import checked
 from ..client.jetstream import DEFAULT_PREFIX
 from ..client.keyvalue import BUCKET
 from ..client.options import MetricsOptions, connection_options

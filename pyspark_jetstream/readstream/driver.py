@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Final
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
-from ..client.versions import RESETS, require
+from ..client.peer import RESETS, require
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
-from ..logs import log_for
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask
 from ..values import Starting
+from ..worker import log_for
 from .options import SourceOptions
 
 logger = get_logger(__name__)

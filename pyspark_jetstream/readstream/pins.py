@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..client import wire
-from ..client.acksubjects import ack_of
+from ..client.blocks import ack_of
 from ..client.connection import Client, Connection
 from ..errors import JetStreamError, PermissionsError
 from ..sanitize import get_logger

@@ -27,7 +27,7 @@ from typing import Any, Final
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
-from ..client.versions import RESETS
+from ..client.peer import RESETS
 from ..errors import ApiError, ConsumerEditedError, OptionError
 from ..fetch.assumptions import gone, misfit_of
 from ..fetch.durable import Durable, consumer_config, create, refused, way_back

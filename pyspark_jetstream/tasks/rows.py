@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from ..logs import log_for
 from ..sanitize import get_logger
-from ..worker import spare_collections
+from ..worker import log_for, spare_collections
 
 if TYPE_CHECKING:
     import pyarrow as pa

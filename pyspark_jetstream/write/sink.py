@@ -35,11 +35,11 @@ from pyspark.taskcontext import TaskContext
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..errors import CommitError, JetStreamError, OptionError, TargetChangedError
-from ..logs import log_for
 from ..publish.metrics import MetricsSnapshot
 from ..publish.outcome import Written
 from ..publish.settings import SinkOptions
 from ..sanitize import get_logger
+from ..worker import log_for
 from .exactlyonce.targetstate import FoundStream, check_targets
 
 if TYPE_CHECKING:

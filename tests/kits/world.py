@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.permissions import Permissions
+from pyspark_jetstream.client.peer import Permissions
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority

@@ -18,7 +18,7 @@ PACKAGE = "pyspark_jetstream"
 
 GROUND = [
     "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
-    "othernames", "option", "worker", "logs",
+    "othernames", "option", "worker",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
 
@@ -61,8 +61,7 @@ PURE = {
     for module in "options outcome pressure laneset metrics telemetry lanes.answers lanes.flight"
     " lanes.frames lanes.lane lanes.retries settings".split()
 } | {
-    "client.acksubjects", "client.blocks", "client.info", "client.options",
-    "client.permissions", "client.versions", "client.wire",
+    "client.blocks", "client.info", "client.options", "client.wire",
     "fetch.assumptions", "fetch.call", "fetch.durable", "fetch.layout", "fetch.options",
     "fetch.owner", "fetch.decoding.markers",
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",

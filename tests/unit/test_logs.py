@@ -17,7 +17,7 @@ LINE = re.compile(
 
 BEGIN = """
 import logging
-from pyspark_jetstream.logs import log_for
+from pyspark_jetstream.worker import log_for
 from pyspark_jetstream.sanitize import get_logger
 logger = get_logger("pyspark_jetstream.some.module")
 others = logging.getLogger("somebody.else")

@@ -43,7 +43,7 @@ from ...arrays import (
     woven,
 )
 from ...client import wire
-from ...client.acksubjects import FACTS, DeliveryFacts
+from ...client.blocks import FACTS, DeliveryFacts
 from ...client.wire import CRLF
 from .replies import Columns, size_pair, whole
 

@@ -2,7 +2,7 @@
 Messages that a consumer delivers: from bytes as they came off the wire to columns.
 
 A header block is what was stored; what was stored without headers comes without a block. The ack
-subject has the facts of a delivery (`client.acksubjects`).
+subject has the facts of a delivery (`client.blocks`).
 
 **By the column.** A window of bytes is cut at one time (`cuts`). At a message of which not all is
 proven the cut ends, and it is taken by itself.
@@ -23,8 +23,7 @@ import pyarrow as pa
 
 from ...arrays import BINARY
 from ...client import wire
-from ...client.acksubjects import ACKS, FACTS, DeliveryFacts, ack_of
-from ...client.blocks import stored_before
+from ...client.blocks import ACKS, FACTS, DeliveryFacts, ack_of, stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
 from .cuts import cut

@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 
 from ...arrays import is_all
 from ...client import wire
-from ...client.acksubjects import ACKS
-from ...client.blocks import stored_before
+from ...client.blocks import ACKS, stored_before
 from ...client.connection import Client, Connection
 from ...client.patience import Patience
 from ...errors import (

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from ...client import wire
-from ...client.acksubjects import DeliveryFacts
+from ...client.blocks import DeliveryFacts
 from ...client.connection import Client
 from ...errors import NotConnectedError
 from ..pace import Appetite, publishers_of, pull_bytes, pulls_ahead

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...client import wire
-from ...client.acksubjects import ack_of
+from ...client.blocks import ack_of
 from ...client.connection import Connection
 from ...errors import ReadError, RequestTimeoutError
 from ...fetch.pulling.pulls import Status, status_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_jetstream.client.versions import OLDEST, parse, require
+from pyspark_jetstream.client.peer import OLDEST, require, version_of
 from pyspark_jetstream.errors import UnsupportedServerError
 
 
@@ -21,10 +21,10 @@ from pyspark_jetstream.errors import UnsupportedServerError
 )
 def test_what_a_server_says_it_is(text, version):
     """Suffixes are left out; what is no version is older than whatever needs one."""
-    assert parse(text) == version
+    assert version_of(text) == version
 
 
 def test_what_is_no_version_is_refused_by_what_needs_one():
     """The error names the capability and what is needed, not a number that could not be read."""
     with pytest.raises(UnsupportedServerError, match=r"batches needs nats-server 2\.12 or newer"):
-        require(parse("a build of ours"), OLDEST, "batches")
+        require(version_of("a build of ours"), OLDEST, "batches")

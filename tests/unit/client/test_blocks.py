@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.client.acksubjects import Ack, DeliveryFacts, ack_of
+from pyspark_jetstream.client.blocks import Ack, DeliveryFacts, ack_of
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import ProtocolError, ReadError
 from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
