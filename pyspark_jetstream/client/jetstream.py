@@ -134,6 +134,12 @@ def _page(answer: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str],
     return page, answer.get("missing") or [], answer.get("total", 0)
 
 
+def behind(sequence: int, filter_: str | None) -> dict[str, Any]:
+    """The fields that name the first message behind a sequence, of a filter or of all subjects."""
+    filtered = {"next_by_subj": filter_} if filter_ is not None else {}
+    return {"seq": sequence + 1, **filtered}
+
+
 class JetStream:
     """Requests under one API prefix."""
 

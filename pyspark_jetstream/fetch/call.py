@@ -90,12 +90,6 @@ class DirectCall:
         return replace(self, seq=last + 1, up_to_seq=up_to, up_to_time=None)
 
 
-def behind(sequence: int, filter_: str | None) -> dict[str, Any]:
-    """The fields that name the first message behind a sequence, of a filter or of all subjects."""
-    filtered = {"next_by_subj": filter_} if filter_ is not None else {}
-    return {"seq": sequence + 1, **filtered}
-
-
 _FIELDS: Final = (
     "seq", "last_by_subj", "next_by_subj", "start_time", "batch", "max_bytes", "multi_last",
     "up_to_seq", "up_to_time",

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from ..client import wire
 from ..client.connection import Client, away_s
+from ..client.jetstream import behind
 from ..client.patience import Patience
 from ..errors import (
     JetStreamError,
@@ -33,7 +34,6 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
-from .call import behind
 from .dataloss import is_read
 from .decoding.replies import Columns
 from .decoding.rows import Builder

@@ -1,9 +1,19 @@
-"""The durable consumer of a partition: its configuration, and the way out if it has another."""
+"""
+The durable consumers of a query: their configuration, whose they are, and what others do to them.
+
+The owner of a consumer is the run of a query that its metadata names. An operator may edit, pause
+or delete it. What shows that messages of a stream are lost is in `dataloss`. Drivers go by both
+before each batch, and `inspect` when it is asked (docs/reference/guarantees.md).
+
+Rule: this module judges, by what callers were told by the server anyway. It reads no clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ApiError, ReadError
@@ -103,6 +113,134 @@ def refused(stream: str, partition: int, consumer: str, error: ApiError) -> Read
     )
 
 
+# ── whose they are ───────────────────────────────────────────────────────────────────────────
+
+_KEY: Final = "pyspark-jetstream."
+
+FILTER: Final = f"{_KEY}filter"
+"""
+The key in a consumer's metadata with the filter it was made with, "" for none: an edit of the
+filter leaves it as it is.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One run of a query, as the metadata of its consumers names it."""
+
+    query: str
+    """The same for every run over one checkpoint."""
+    host: str
+    pid: int
+    """Process id of the driver's source process."""
+    standby: bool = False
+    """Whether others wait to take its place (`standby`)."""
+    name: str = ""
+    """The user's name for the query; "" where it has none."""
+
+    def __str__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"query {self.query or '?'}{name} (host {self.host or '?'}, process {self.pid})"
+
+    def is_run(self, other: Owner) -> bool:
+        """Whether both are the same run of the same query."""
+        return (self.query, self.host, self.pid) == (other.query, other.host, other.pid)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Metadata of the consumer's configuration that name its owner."""
+        return {
+            f"{_KEY}query": self.query,
+            f"{_KEY}host": self.host,
+            f"{_KEY}pid": str(self.pid),
+            f"{_KEY}standby": "true" if self.standby else "false",
+            f"{_KEY}name": self.name,
+        }
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Owner | None:
+        """Owner by a consumer's configuration; None where it names none."""
+        metadata = config.get("metadata") or {}
+        if f"{_KEY}query" not in metadata:
+            return None
+        pid = str(metadata.get(f"{_KEY}pid", ""))
+        return cls(
+            query=str(metadata.get(f"{_KEY}query", "")),
+            host=str(metadata.get(f"{_KEY}host", "")),
+            pid=int(pid) if pid.isdecimal() else 0,
+            standby=metadata.get(f"{_KEY}standby") == "true",
+            name=str(metadata.get(f"{_KEY}name", "")),
+        )
+
+
+# ── what others do to them ───────────────────────────────────────────────────────────────────
+
+_MATTERS: Final[dict[str, Any]] = {
+    "deliver_subject": None,
+    "filter_subject": None,
+    "filter_subjects": None,
+    "ack_policy": "explicit",
+    "priority_policy": None,
+    "priority_groups": None,
+    "deliver_policy": "all",
+    "replay_policy": "instant",
+    "headers_only": False,
+    "max_deliver": -1,
+    "max_batch": 0,
+    "max_expires": 0,
+    "max_bytes": 0,
+    "rate_limit_bps": 0,
+    "backoff": None,
+}
+"""Fields that decide the delivery, each with the meaning of a missing field."""
+
+_SETTLING: Final = ("max_ack_pending", "ack_wait")
+"""Further fields that matter where messages are acknowledged."""
+
+_UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
+"""Fields in which 0 and -1 both mean no limit."""
+
+_FILLED: Final = frozenset({"max_batch", "max_ack_pending"})
+"""Fields that a limit of the server, account or stream fills in where no limit is asked for."""
+
+
+def gone(name: str, info: ConsumerInfo | None, created: str) -> str | None:
+    """
+    What is lost with a consumer for which alone a stream keeps messages; None where it is still the
+    one that was made at `created`.
+    """
+    if info is None:
+        return (
+            f"the consumer '{name}' is gone, and with it the stream's interest in what came since"
+        )
+    if info.created != created:
+        return (
+            f"the consumer '{name}' was made anew at {info.created} (the query made it at"
+            f" {created}): in between the stream had no interest in what came"
+        )
+    return None
+
+
+def misfit_of(
+    wanted: Mapping[str, Any], info: ConsumerInfo, ignored: Collection[str] = ()
+) -> str | None:
+    """
+    What of a consumer is not as its query makes it; None where there is no such thing.
+
+    Args:
+        ignored: fields of the configuration that may differ.
+    """
+    differing = []
+    for key, default in (_MATTERS | {key: None for key in _SETTLING if key in wanted}).items():
+        has, needs = info.config.get(key, default), wanted.get(key, default)
+        filled = key in _FILLED and needs in (0, -1)
+        same = has == needs or filled or (key in _UNLIMITED and has in (0, -1))
+        if not same and key not in ignored:
+            said = f"{_in_words(key, has)} where its query needs {_in_words(key, needs)}"
+            differing.append(said)
+    return f"the consumer '{info.name}' has {', '.join(differing)}" if differing else None
+
+
 def way_back(
     stream: str, consumer: str, is_spare: bool, command: Callable[[str], str] = "`{}`".format
 ) -> str:
@@ -118,3 +256,25 @@ def way_back(
             " makes it anew, and nothing is lost"
         )
     return f"{what}, and do not delete it: the stream keeps messages for it alone"
+
+
+def pause_of(info: ConsumerInfo) -> str | None:
+    """How long a consumer is still paused; None where it is not."""
+    if info.pause_s <= 0:
+        return None
+    until = re.sub(r"\.\d+", "", str(info.config.get("pause_until") or "?"))
+    left = timedelta(seconds=round(info.pause_s))
+    return f"the consumer '{info.name}' is paused until {until}, for {left} more"
+
+
+def resumed_by(command: Callable[[str], str], stream: str, consumer: str) -> str:
+    """The way out of a pause, by `ConnectionOptions.command`."""
+    words = f"pyspark-jetstream resume --stream {stream} --consumer {consumer}"
+    return f"{command(words)} ends it"
+
+
+def _in_words(key: str, value: Any) -> str:
+    """A field of a consumer's configuration, as errors say it."""
+    if key == "deliver_subject":
+        return f"deliver_subject '{value}', a push consumer" if value else "a pull consumer"
+    return f"{key} {value!r}" if value is not None else f"no {key}"

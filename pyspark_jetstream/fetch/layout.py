@@ -42,6 +42,16 @@ class SubjectPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A question: how many messages of `filter` are in `(start, end]` of `stream`?"""
+
+    stream: str
+    filter: str | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Slice:
     """`(start, end]` of a stream: what one task reads, by whatever way."""
 
@@ -63,6 +73,24 @@ class Slice:
     def whole(stream: str, start: int, end: int, headers: bool = False) -> Slice:
         """All that the stream still holds of `(start, end]`, however much that is."""
         return Slice(0, stream, None, start, end, None, headers, False)
+
+
+def split_range(start: int, end: int, tasks: int, maximum: int | None) -> list[tuple[int, int]]:
+    """
+    `(start, end]` as contiguous ranges: at least `tasks` of them, none longer than `maximum`.
+
+    Sequences are split, not messages, so a range may hold fewer messages than its length.
+    With `start` 0 they are slices of any sequence of `end` things.
+    """
+    length = end - start
+    if length <= 0:
+        return []
+    pieces = max(1, tasks)
+    if maximum is not None:
+        pieces = max(pieces, -(-length // maximum))
+    pieces = min(pieces, length)
+    cuts = [start + length * i // pieces for i in range(pieces + 1)]
+    return list(zip(cuts, cuts[1:], strict=False))
 
 
 @dataclass(frozen=True, slots=True)

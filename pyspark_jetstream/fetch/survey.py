@@ -17,13 +17,11 @@ from typing import Any, Final
 from .. import subjects
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, Found, StreamInfo
-from ..client.jetstream import STREAM_NOT_FOUND, JetStream
+from ..client.jetstream import STREAM_NOT_FOUND, JetStream, behind
 from ..errors import JetStreamError, OptionError, PermissionsError, StreamNotFoundError
 from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
-from . import planning
-from .call import behind
-from .layout import Layout, resolve_layout, stored_keys, stream_names
+from .layout import Layout, Span, resolve_layout, stored_keys, stream_names
 from .options import Several, StreamOptions
 
 logger = get_logger(__name__)
@@ -39,16 +37,6 @@ _TRIES: Final = 8
 
 _SECOND_S: Final = 3.0
 """Longest time between the answers to one request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A question: how many messages of `filter` are in `(start, end]` of `stream`?"""
-
-    stream: str
-    filter: str | None
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +344,7 @@ class Survey:
         for _ in range(_TRIES):
             if high - low <= 1 or low_count >= enough:
                 break
-            guess = planning.next_cut(low, low_count, high, high_count, wanted)
+            guess = next_cut(low, low_count, high, high_count, wanted)
             if not self.counts_exactly(infos[span.stream]):
                 return guess
             count = self.counts([replace(span, end=guess)], infos)[0] or 0
@@ -395,6 +383,19 @@ class Survey:
         """The last sequence stored before an RFC 3339 time."""
         first = self.js.message_get(stream, start_time=moment)
         return first.sequence - 1 if first is not None else info.last_seq
+
+
+def next_cut(low: int, low_count: int, high: int, high_count: int, wanted: int) -> int:
+    """
+    The sequence to try next when `wanted` messages are to be cut off.
+
+    The answer lies in `low < cut < high` where that leaves room; the number of messages up to
+    `low` is `low_count` <= wanted, up to `high` it is `high_count` > wanted. By density, since
+    messages lie evenly enough; the caller asks the server for the count there and calls again.
+    """
+    span, messages = high - low, high_count - low_count
+    guess = low + span * (wanted - low_count) // max(1, messages)
+    return min(max(guess, low + 1), max(low + 1, high - 1))
 
 
 def total(counts: Sequence[int | None]) -> int | None:

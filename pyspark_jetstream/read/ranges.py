@@ -17,11 +17,10 @@ from typing import Final
 from ..client.connection import borrow
 from ..client.info import StreamInfo
 from ..errors import DataLossError, OptionError
-from ..fetch import planning
 from ..fetch.dataloss import report_loss
-from ..fetch.layout import Layout
-from ..fetch.survey import Span, Survey, check_direct, check_past, total
-from ..tasks.ranges import RangeRead, range_reads
+from ..fetch.layout import Layout, Span
+from ..fetch.survey import Survey, check_direct, check_past, total
+from ..tasks.ranges import RangeRead, filter_on_server, range_reads
 from ..tasks.rows import ReadTask
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
@@ -196,7 +195,7 @@ def _counted(
     """Spans with messages: how many these are, and whether the server is to filter them."""
     counts = survey.counts([span for _, span in spans], infos)
     return [
-        (p, span, count, planning.filter_on_server(span.filter, count, span.end - span.start))
+        (p, span, count, filter_on_server(span.filter, count, span.end - span.start))
         for (p, span), count in zip(spans, counts, strict=True)
         if count != 0
     ]

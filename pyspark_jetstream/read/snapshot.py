@@ -18,8 +18,7 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.dataloss import report_loss
-from ..fetch.layout import Layout, stored_keys
-from ..fetch.planning import split_range
+from ..fetch.layout import Layout, split_range, stored_keys
 from ..fetch.survey import Survey, check_direct, check_past, check_subjects
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask

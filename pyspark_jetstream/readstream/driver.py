@@ -10,8 +10,8 @@ from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
 from ..client.peer import RESETS, require
 from ..errors import DataLossError, OptionError
-from ..fetch.assumptions import resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
+from ..fetch.durable import resumed_by
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..sanitize import get_logger

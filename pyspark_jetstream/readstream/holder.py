@@ -21,7 +21,7 @@ from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import JetStreamError, OptionError, QueryFencedError, ReadTimeoutError
-from ..fetch.owner import Owner
+from ..fetch.durable import Owner
 from ..sanitize import get_logger
 from .offsets import Offset
 from .options import SourceOptions

@@ -5,9 +5,9 @@ Partitions of one stream that stand at one place are read in one pass over the s
 cheaper: a short range by one task instead of one each, and a backlog that the server finds dear to
 filter. Else each partition is a task.
 
-Asks the server through `survey`, decides with `planning`. The offsets alone decide which tasks
-there are, so a replay has the same ones, whatever streams are there by then
-(`failOnDataLoss=false`).
+A batch ends where its run does (`RunEnd`), or before that by the limits of the options. The offsets
+alone decide which tasks there are, so a replay has the same ones, whatever streams are there by
+then (`failOnDataLoss=false`). The server is asked through `survey`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ..client.info import StreamInfo
-from ..fetch import planning
-from ..fetch.survey import Span, Survey, total
+from ..errors import OptionError
+from ..fetch.layout import Layout, Span
+from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
 from ..tasks.ranges import RangeRead, range_reads, together
 from ..tasks.rows import ReadTask
@@ -32,6 +33,12 @@ logger = get_logger(__name__)
 
 _STREAMS: Final = 16
 """Streams of several that a task reads at the most, where each has few messages."""
+
+NEAR_END: Final = 10_000
+"""Sequences before the end of a stream within which its store finds the next match by a scan."""
+
+FEW_SUBJECTS: Final = 32
+"""Matching subjects up to which, about, the store looks the next match up as fast as by a scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,77 @@ def at_most(counts: Sequence[int | None], start: Offset, upto: Sequence[int]) ->
     """Messages of each partition; where nobody has counted, sequences."""
     each = zip(counts, start.sequences, upto, strict=True)
     return [max(0, end - at) if count is None else count for count, at, end in each]
+
+
+def share_records(available: Sequence[int], limit: int) -> list[int]:
+    """
+    Splits `limit` in proportion to what is available, as Kafka's source does: so partitions of
+    steady rates go through a backlog together, and a watermark finds no rows of one late.
+
+    Each that has messages gets one at least, so none starves; where more have some than `limit`,
+    the sum exceeds it.
+    """
+    everything = sum(available)
+    if everything <= limit:
+        return list(available)
+    granted, seen, shared = [], 0, 0
+    for count in available:
+        seen += count
+        before, shared = shared, limit * seen // everything
+        granted.append(max(min(1, count), shared - before))
+    return granted
+
+
+def is_dear(partitions: int, behind: int, num_subjects: int) -> bool:
+    """
+    Whether the server reads a partition of a filtered layout at a greater cost than its whole
+    stream: far from the stream's end it looks the next match up subject by subject.
+    """
+    return behind > NEAR_END and num_subjects / partitions > FEW_SUBJECTS
+
+
+class RunEnd:
+    """End of a run's read: `endingOffsets`, and with `availableNow` what is there by now."""
+
+    def __init__(self, options: SourceOptions, partitions: int) -> None:
+        """
+        Raises:
+            OptionError: `endingOffsets` names a partition that there is not.
+        """
+        for index in options.ending.sequences:
+            if index >= partitions:
+                raise OptionError(
+                    "endingOffsets", f"partition {index} is none of 0 to {partitions - 1}"
+                )
+        self._ending = options.ending
+        self._streams: dict[str, int] | None = None
+        """By stream the last sequence of a run that ends at what is there."""
+
+    def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
+        """The run ends at what these streams hold, but for those of which that is known."""
+        held = {name: info.last_seq for name, info in infos.items()}
+        self._streams = held | (self._streams or {})
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the run ends at what was there at some time."""
+        return self._streams is not None
+
+    def has(self, stream: str) -> bool:
+        """Whether a stream was there when the run's end was fixed, or that is not."""
+        return self._streams is None or stream in self._streams
+
+    def last(self, partition: int, stream: str, last_seq: int) -> int:
+        """The last sequence to read of a partition whose stream ends at `last_seq`."""
+        if self._streams is not None:  # one that came since may have the name of one that is read
+            last_seq = min(last_seq, self._streams.get(stream, 0))
+        named = self._ending.of(partition, stream)
+        return min(last_seq, named) if isinstance(named, int) else last_seq
+
+    def fixed(self, layout: Layout) -> dict[int, int]:
+        """By partition of a layout the sequence beyond which it is not read."""
+        named = {p.index: self._ending.of(p.index, p.stream) for p in layout}
+        return {index: last for index, last in named.items() if isinstance(last, int)}
 
 
 class BatchPlanner:
@@ -119,7 +197,7 @@ class BatchPlanner:
             return False
         info = self._infos[partition.stream]
         behind = info.last_seq - start.sequences[index]
-        return planning.is_dear(len(start.layout), behind, info.num_subjects)
+        return is_dear(len(start.layout), behind, info.num_subjects)
 
     def _maximum(self) -> int | None:
         """The limit of a batch in messages."""
@@ -146,7 +224,7 @@ class BatchPlanner:
         is_one = is_one and layout.partition_subject is not None
         groups = [list(layout)] if is_one else [[partition] for partition in layout]
         of_groups = [sum(counts[p.index] for p in group) for group in groups]
-        shares = planning.share_records(of_groups, maximum)
+        shares = share_records(of_groups, maximum)
         for group, held, granted in zip(groups, of_groups, shares, strict=True):
             first = group[0]
             cut = upto[first.index]

@@ -28,8 +28,7 @@ from ..values import Starting
 from .driver import Driver
 from .holder import Holder
 from .offsets import Offset, begins, is_initial
-from .planner import BatchPlanner, Plan, at_most
-from .runend import RunEnd
+from .planner import BatchPlanner, Plan, RunEnd, at_most
 from .seats import Seats
 from .watched import WatchedStreams
 

@@ -11,7 +11,7 @@ a guarantee except that a restart settles what is left over. Per retention:
 * `workqueue`: a reset skips without removing, so the committed range is purged by its filter.
   Exactly that range: such a stream is always read from its beginning.
 
-Others may edit, pause or delete them: `fetch.assumptions` says what that means. Who may settle says
+Others may edit, pause or delete them: `fetch.durable` says what that means. Who may settle says
 `holder`; a message that the driver was dealt together with its pin never moves a position (`pins`).
 """
 
@@ -29,10 +29,18 @@ from ..client.info import ConsumerInfo, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.peer import RESETS
 from ..errors import ApiError, ConsumerEditedError, OptionError
-from ..fetch.assumptions import gone, misfit_of
-from ..fetch.durable import Durable, consumer_config, create, refused, way_back
+from ..fetch.durable import (
+    FILTER,
+    Durable,
+    Owner,
+    consumer_config,
+    create,
+    gone,
+    misfit_of,
+    refused,
+    way_back,
+)
 from ..fetch.layout import Layout
-from ..fetch.owner import FILTER, Owner
 from ..sanitize import get_logger
 from .driver import PausedConsumers
 from .offsets import Offset

@@ -1,4 +1,4 @@
-"""Ranges of streams as tasks, each by a consumer of its own or by direct get."""
+"""Ranges of streams as tasks, each read by a consumer of its own or by direct get."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from .. import subjects
 from ..errors import DataLossError, StreamNotFoundError
-from ..fetch import planning
 from ..fetch.dataloss import report_loss
-from ..fetch.layout import Layout, Slice
+from ..fetch.layout import Layout, Slice, split_range
 from ..fetch.own import GROUP
 from ..sanitize import get_logger
 
@@ -25,6 +25,12 @@ logger = get_logger(__name__)
 
 _TASK_SEQUENCES: Final = 10_000
 """Ranges of several streams that have more in sum are no one task."""
+
+DIRECT_COST: Final = 2.7
+"""One message by batched direct get without a filter, in microseconds of the server's CPU."""
+
+FILTERED_COST: Final = 50.0
+"""One message where a wide filter is looked up subject by subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ def range_reads(
         length = read.end - read.start
         parts = -(-wanted * length // sequences) if wanted > len(reads) else 1
         most = options.cut.max_records_per_partition
-        ranges = planning.split_range(read.start, read.end, parts, most)
+        ranges = split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
         counts, info = [read.expected] * len(ranges), infos.get(read.stream)
         can_tell = info is not None and (survey.counts_exactly(info) or filters == (None,))
@@ -116,12 +122,34 @@ def range_reads(
             counts = survey.sums(read.stream, filters, ranges, infos)
         for piece in pieces(read, ranges, counts):
             messages = piece.expected
-            is_own = info is not None and planning.by_consumer(
+            is_own = info is not None and by_consumer(
                 piece.end - piece.start if messages is None or piece.filter is None else messages,
                 options.direct_below, info.retention, info.allow_direct,
             )  # fmt: skip
             found.append(replace(piece, group=group) if is_own else piece)
     return found
+
+
+def by_consumer(messages: int, direct_below: int, retention: str, allow_direct: bool) -> bool:
+    """
+    Whether a task reads its range by a consumer of its own, else by batched direct get.
+
+    Args:
+        messages: in the range, or sequences where nobody has counted.
+        direct_below: as `directBelow`.
+    """
+    return retention == "limits" and (messages >= direct_below or not allow_direct)
+
+
+def filter_on_server(filter_: str | None, matching: int | None, sequences: int) -> bool:
+    """
+    Whether a direct read should let the server filter, rather than drop rows itself.
+
+    A literal subject is an index lookup for the server; a wide filter must save enough messages.
+    """
+    if filter_ is None or subjects.is_literal(filter_):
+        return filter_ is not None
+    return matching is not None and matching * FILTERED_COST < sequences * DIRECT_COST
 
 
 def pieces(

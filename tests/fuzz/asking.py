@@ -21,9 +21,9 @@ from typing import Any, Final
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.info import ConsumerInfo, StreamInfo
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.fetch.durable import Owner
 from pyspark_jetstream.fetch.layout import resolve_layout
 from pyspark_jetstream.fetch.options import plain_read
-from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspect.findings import Report, add_consumer, add_stream
 from pyspark_jetstream.outbox.targets import Target
 

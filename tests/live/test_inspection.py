@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import StreamNotFoundError
-from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.fetch.durable import Owner
 from pyspark_jetstream.operations.files import LocalFiles
 from pyspark_jetstream.operations.inspect.findings import Report
 from pyspark_jetstream.operations.inspect.looking import Inspector

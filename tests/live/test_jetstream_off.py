@@ -12,7 +12,8 @@ from pyspark_jetstream.client.connection import Client, Reply
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.errors import ApiError
-from pyspark_jetstream.fetch.survey import Span, Survey
+from pyspark_jetstream.fetch.layout import Span
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 
 from ..kits.accounts import ACCOUNT, switch

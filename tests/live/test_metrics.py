@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.fetch.durable import Owner
 from pyspark_jetstream.operations.metrics.readers import READERS, readers
 from pyspark_jetstream.publish.metrics import METRICS
 

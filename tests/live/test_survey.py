@@ -8,7 +8,8 @@ import pytest
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.fetch.survey import Span, Survey
+from pyspark_jetstream.fetch.layout import Span
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 
 from ..kits.reading import Query

@@ -62,9 +62,8 @@ PURE = {
     " lanes.frames lanes.lane lanes.retries settings".split()
 } | {
     "client.blocks", "client.info", "client.options", "client.wire",
-    "fetch.assumptions", "fetch.call", "fetch.durable", "fetch.layout", "fetch.options",
-    "fetch.owner", "fetch.decoding.markers",
-    "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
+    "fetch.call", "fetch.durable", "fetch.layout", "fetch.options",
+    "fetch.decoding.cuts", "fetch.decoding.deliveries", "fetch.decoding.markers",
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspect.findings",
     "operations.metrics.reports",

@@ -1,7 +1,7 @@
 """
 What a look at a server and a checkpoint shows, and what of it is a problem.
 
-Rule 1: what a query takes for granted is judged by the query's own list (`fetch.assumptions`,
+Rule 1: what a query takes for granted is judged by the query's own list (`fetch.durable`,
 `fetch.dataloss`), so there is a problem where a query would stop. A problem is what costs messages,
 or will when the query starts again; a query that has ended is none, as somebody may have stopped
 it. Each has the command that mends it, where there is one. A note is what may be nothing.
@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
-from ...fetch.assumptions import misfit_of, pause_of, resumed_by
+from ...fetch import durable
 from ...fetch.dataloss import Sign, loss_of
-from ...fetch.durable import DESCRIPTION, Durable, consumer_config, way_back
+from ...fetch.durable import FILTER, Durable, Owner, consumer_config, misfit_of
 from ...fetch.layout import SubjectPartition
 from ...fetch.own import NAMES
-from ...fetch.owner import FILTER, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset
 from ...write.exactlyonce.records import Committed
@@ -139,7 +138,7 @@ def add_consumer(
     if Owner.of(config) is None or name.startswith(NAMES):
         return
     info = consumer_info_of(dict(answer))
-    is_shared = config.get("description") != DESCRIPTION  # and made otherwise
+    is_shared = config.get("description") != durable.DESCRIPTION  # and made otherwise
     made = Durable(
         partition=0, stream=stream, name=name, group=(config.get("priority_groups") or [""])[0],
         filter=(config.get("metadata") or {}).get(FILTER, config.get("filter_subject")) or None,
@@ -147,10 +146,10 @@ def add_consumer(
     )  # fmt: skip
     of_query = name if is_shared else re.sub(r"-\d+$", "", name)  # one command for all partitions
     if not is_shared and (edit := misfit_of(consumer_config(made), info)):
-        mend = way_back(stream, name, retention == "limits", command)
+        mend = durable.way_back(stream, name, retention == "limits", command)
         report.problems.append(f"consumer {stream}/{name}: {edit}; {mend}")
-    if pause := pause_of(info):
-        mend = resumed_by(command, stream, of_query)
+    if pause := durable.pause_of(info):
+        mend = durable.resumed_by(command, stream, of_query)
         report.problems.append(f"consumer {stream}/{name}: {pause} ({mend})")
 
 

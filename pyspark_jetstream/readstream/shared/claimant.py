@@ -28,8 +28,7 @@ from ...errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from ...fetch.assumptions import misfit_of
-from ...fetch.durable import create, refused
+from ...fetch.durable import create, misfit_of, refused
 from ..options import Sharing
 from .claimpulls import ClaimPulls
 from .claims import Claim, SharedConsumer, shares

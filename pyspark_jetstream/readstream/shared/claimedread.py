@@ -17,18 +17,17 @@ import pyarrow.compute as pc
 
 from ...client.connection import Client
 from ...client.jetstream import JetStream
-from ...fetch import planning
 from ...fetch.dataloss import check_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import read_direct
-from ...tasks.ranges import RangeRead
+from ...tasks.ranges import RangeRead, filter_on_server
 from .claims import Claims, length, runs, sequences_of
 
 _GAP: Final = 64
 """
 Sequences of others that are read along rather than asked around: a request costs about as much as
-so many messages (some 300 us against `planning.DIRECT_COST`).
+so many messages (some 300 us against `ranges.DIRECT_COST`).
 """
 
 _FILTERED_GAP: Final = 10_000
@@ -85,7 +84,7 @@ class ClaimedRead(RangeRead):
 def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:
     """The rows claimed; what covers them, messages of others among them, is read along."""
     builder = RowBuilder.of(read, only=sequences)
-    by_server = planning.filter_on_server(read.filter, len(sequences), read.end - read.start)
+    by_server = filter_on_server(read.filter, len(sequences), read.end - read.start)
     filter_, gap = (read.filter, _FILTERED_GAP) if by_server else (None, _GAP)
     for first, last in runs(read.claims, gap):
         # They are counted over all of them, above.

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from ...errors import OffsetError
-from ...fetch.planning import split_range
+from ...fetch.layout import split_range
 from ..offsets import VERSION, check_written, reading
 
 _KEYS: Final = frozenset("version policy consumer partitions streams serial claims".split())

@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
 from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.fetch.durable import FILTER, Owner
 from pyspark_jetstream.fetch.layout import SubjectPartition
-from pyspark_jetstream.fetch.owner import FILTER, Owner
 from pyspark_jetstream.operations.inspect.findings import (
     Report,
     Row,

@@ -5,18 +5,12 @@ import random
 
 import pytest
 
-from pyspark_jetstream.fetch.planning import (
-    FEW_SUBJECTS,
-    NEAR_END,
-    by_consumer,
-    filter_on_server,
-    is_dear,
-    next_cut,
-    share_records,
-    split_range,
-)
+from pyspark_jetstream.fetch.layout import split_range
+from pyspark_jetstream.fetch.survey import next_cut
+from pyspark_jetstream.readstream.planner import FEW_SUBJECTS, NEAR_END, is_dear, share_records
+from pyspark_jetstream.tasks.ranges import by_consumer, filter_on_server
 
-from ...kits.seeds import fresh
+from ..kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
 
