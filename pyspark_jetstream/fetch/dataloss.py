@@ -8,8 +8,8 @@
 4. Another message stands under a sequence that was there. That is looked at when a run starts; that
    none stands there is no sign.
 
-Drivers look before each batch. A task looks where it found fewer messages than were counted when
-its batch was planned, as limits may have removed them since.
+Drivers look before each batch. As limits may remove messages since, a task looks, too: where it
+found fewer than were counted when its batch was planned, and before it reads where nobody counted.
 """
 
 from __future__ import annotations
@@ -126,9 +126,26 @@ def check_loss(js: JetStream, read: Slice, rows: int) -> None:
     loss = loss_of(info, info.created, read.start)
     if loss is None and info.last_seq < read.end:
         loss = loss_of(info, info.created, read.end)
+    _report(read, loss, f"{read.expected - rows} of {read.expected} messages were not there: ")
+
+
+def check_begin(js: JetStream, read: Slice) -> None:
+    """
+    Looks at the stream of a read whose messages nobody has counted, before it begins: afterwards
+    what has been read may have left.
+
+    Raises:
+        DataLossError: The third sign is there (`failOnDataLoss`).
+    """
+    if read.expected is None:
+        info = js.stream_info(read.stream)
+        _report(read, loss_of(info, info.created, min(read.start, info.last_seq)))
+
+
+def _report(read: Slice, loss: Loss | None, missing: str = "") -> None:
     if loss is not None:
-        what = f"{read.expected - rows} of {read.expected} messages were not there: {loss.text}"
-        report_loss(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
+        error = DataLossError(read.stream, read.partition or 0, missing + loss.text)
+        report_loss(error, read.fail_on_data_loss)
 
 
 def is_read(js: JetStream, read: Slice, last: int) -> bool:

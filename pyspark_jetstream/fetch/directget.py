@@ -146,7 +146,7 @@ class _RangeReader(Attempt):
 
         read, js = self._read, self._js
         if read.end - self.last > LEADERS and js.stream_info(read.stream).retention == "limits":
-            rest = replace(read, start=self.last, expected=None)
+            rest = replace(read, start=self.last, expected=0)
             attempt = OwnAttempt(self._client, rest, self._builder)
             try:
                 yield from attempt.batches()

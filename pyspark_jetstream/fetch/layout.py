@@ -63,7 +63,10 @@ class Slice:
     start: int
     end: int
     expected: int | None
-    """Messages in the range when the batch was planned, where the server could tell."""
+    """
+    Messages in the range when the batch was planned, None where nobody has counted; 0 where none
+    need be there.
+    """
     include_headers: bool
     fail_on_data_loss: bool
     on_invalid_subject: str = field(default="fail", kw_only=True)
@@ -72,7 +75,7 @@ class Slice:
     @staticmethod
     def whole(stream: str, start: int, end: int, headers: bool = False) -> Slice:
         """All that the stream still holds of `(start, end]`, however much that is."""
-        return Slice(0, stream, None, start, end, None, headers, False)
+        return Slice(0, stream, None, start, end, 0, headers, False)
 
 
 def split_range(start: int, end: int, tasks: int, maximum: int | None) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import NotConnectedError, ReadTimeoutError, RequestTimeoutError
 from ..sanitize import get_logger
-from .dataloss import check_loss
+from .dataloss import check_begin, check_loss
 from .decoding.rows import Builder, RowBuilder
 from .layout import Slice
 from .pace import appetite_of
@@ -73,6 +73,7 @@ class Attempt(ABC):
         read = self._read
         timeout_s = self._client.options.request_timeout_s
         patience = Patience(timeout_s, self.last, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        check_begin(self._js, read)
         while self.last < read.end:
             why = "the answers end before the range"
             try:

@@ -200,7 +200,7 @@ def reading(fault: str, content: object) -> Iterator[None]:
 def begins(start: Mapping[str, Any], end: Offset) -> Offset:
     """
     Start of the batch between two offsets, by these alone, in the layout of its end. `resumed` is
-    not looked at.
+    not looked at; of the symbolic start the marks are the end's.
     """
     if is_initial(start):
         return end.at(end.base)

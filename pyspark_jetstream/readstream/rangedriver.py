@@ -191,7 +191,7 @@ class RangeDriver(Driver):
         is_empty = offset.sequences == upto.sequences
         if is_empty and self._options.standby:
             return []
-        plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
+        plan = next((p for p in self._plans if p.start.is_at(offset) and p.end == upto), None)
         if plan is None or not self._options.fail_on_data_loss:
             self._look()
         if self._options.standby:

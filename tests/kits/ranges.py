@@ -13,7 +13,7 @@ from . import streams
 def ranged(stream, end, start=0, partition=None, layout=None, **changes) -> RangeRead:
     """A read of `(start, end]` by direct get."""
     layout = layout or Layout((SubjectPartition(0, stream),))
-    fields = {"expected": None, "include_headers": False, "fail_on_data_loss": True} | changes
+    fields = {"expected": 0, "include_headers": False, "fail_on_data_loss": True} | changes
     return RangeRead(partition, stream, None, start, end, layout=layout, **fields)
 
 

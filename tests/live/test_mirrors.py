@@ -134,7 +134,7 @@ def asked(js, stream, last, names):
         place(m) for m in calls.multi_last([f"{stream}.*"], up_to_sequence=250)
     ]
     for name, of in (("range", None), ("range, filter", filter_)):
-        read = Slice(0, stream, of, 0, last, None, False, True)
+        read = Slice(0, stream, of, 0, last, 0, False, True)
         rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
         found[name] = [(row["sequence"], row["subject"], row["data"]) for row in rows]
     return found

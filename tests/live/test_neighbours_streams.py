@@ -178,22 +178,24 @@ def test_a_server_that_only_restarts_is_no_alarm(store, own, query, config, chan
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("recorded", [False, True], ids=["planned", "recorded"])
-def test_what_leaves_behind_the_plan_is_told(store, own, query, layout, recorded):
+@pytest.mark.parametrize("batch", ["first", "planned", "recorded", "uncounted"])
+def test_what_leaves_behind_the_plan_is_told(store, own, query, layout, batch):
     """Messages that leave between the plan of a batch, or of its replay, and its tasks are loss."""
     place = Place(own, layout, "A", max_msgs=20)
     place.publish(20)
-    reader = query(store.server, **place.options)
-    reader.step()
-    place.publish(20)
+    below = {"directBelow": 0} if batch == "uncounted" else {}
+    reader = query(store.server, **place.options, **below)
+    if batch != "first":
+        reader.step()
+        place.publish(20)
     reader.plan()
-    if recorded:
+    if batch == "recorded":
         reader.die()
         reader.reader = reader._reader()
     tasks = reader.tasks()
     place.publish(30)
 
-    with pytest.raises(DataLossError, match="of .* messages were not there"):
+    with pytest.raises(DataLossError, match="left the stream before they were read"):
         [list(reader.reader.read(task)) for task in tasks]
 
 

@@ -117,7 +117,7 @@ def test_exact_ranges(js, new_stream, publish, way, storage, counted, by):
         read = read_by(
             way, stream, end, f"{stream}.0.>" if by == "filter" else None, start=start,
             partition=None if all_of else 0, layout=layout,
-            expected=len(expected) if counted else None,
+            expected=len(expected) if counted else None, fail_on_data_loss=counted,
         )  # fmt: skip
         found = rows(js.client, read)
 

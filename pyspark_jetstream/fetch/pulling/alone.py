@@ -150,7 +150,7 @@ class OwnAttempt(Attempt):
     def _wanted(self) -> int:
         """Number of messages to ask for; the answers show whether that is enough."""
         read = self._read
-        if read.expected is None or not self._builder.takes_all:
+        if not read.expected or not self._builder.takes_all:
             return read.end - self.last
         return min(read.end - self.last, max(1, read.expected - self.rows))
 

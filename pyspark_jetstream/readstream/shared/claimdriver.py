@@ -166,7 +166,7 @@ class ClaimDriver(Driver):
                 filter=consumer.filter,
                 start=0,
                 end=0,
-                expected=None,
+                expected=0,
                 claims=upto.claims[name],
                 layout=self._layout,
                 include_headers=options.needs_headers,

@@ -88,7 +88,7 @@ def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator
     filter_, gap = (read.filter, _FILTERED_GAP) if by_server else (None, _GAP)
     for first, last in runs(read.claims, gap):
         # They are counted over all of them, above.
-        part = replace(read, filter=filter_, start=first - 1, end=last, expected=None)
+        part = replace(read, filter=filter_, start=first - 1, end=last, expected=0)
         yield from read_direct(client, part, builder)
 
 

@@ -37,7 +37,7 @@ def gathered(server, batch=1000):
 
 
 def reading(end):
-    return Slice(0, "S", None, 0, end, None, True, True)
+    return Slice(0, "S", None, 0, end, 0, True, True)
 
 
 def test_nothing_is_under_way_while_spark_has_a_batch():

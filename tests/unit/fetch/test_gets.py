@@ -16,7 +16,7 @@ SEEDS = [1, 2, 3, *fresh(__name__)]
 
 
 def reading(end):
-    return Slice(0, "S", None, 0, end, None, False, False)
+    return Slice(0, "S", None, 0, end, 0, False, False)
 
 
 def sequences(server, end):

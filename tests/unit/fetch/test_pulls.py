@@ -258,7 +258,7 @@ def stored(rng, count, largest=20):
 
 
 def own(server, start, end):
-    read = Slice(None, "S", None, start, end, None, True, False)
+    read = Slice(None, "S", None, start, end, 0, True, False)
     return OwnAttempt(server, read, builder=StoredBuilder())
 
 
