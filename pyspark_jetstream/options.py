@@ -10,7 +10,7 @@ Names, defaults and sentences are those of the tables in docs/reference/options.
 `python -m tests.kits.optiontables` writes; a test compares the two.
 
 Each process of a query reads its options, and the tables of the other wings take longer to import
-than that: where nothing is wrong, the rows of one kind are all that is looked at.
+than that: of a read with nothing wrong, the rows of its kind are all that is looked at.
 """
 
 from __future__ import annotations

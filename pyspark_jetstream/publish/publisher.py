@@ -1,11 +1,11 @@
 """
 Publishing the messages of one task: the lanes' decisions carried out on one connection.
 
-No event loop and no policy: the task's own thread sends the lanes' frames, reads replies
-between two sends without waiting, and waits for them only when there is nothing to send. Rows come
-from a thread of their own (`rowthread`), wait in `admission`, which says which go next, and go by
-their lane. A connection that breaks, or is silent for two `ackTimeout`s though it was
-asked (PING), is dialled again, and what was not acked goes out again with the same ids.
+No event loop and no policy: the task's own thread sends the lanes' frames, reads replies between
+two sends without waiting, and waits for them only when there is nothing to send. Rows behind the
+first block come from a thread of their own (`rowthread`). All wait in `admission`, which says which
+go next, and go by their lane. A connection that breaks, or is silent for two `ackTimeout`s though
+it was asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
 (`operators`). A command to pause is in force before its receipt goes out, behind everything sent

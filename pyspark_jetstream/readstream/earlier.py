@@ -83,7 +83,10 @@ class EarlierReader(SentAsRows, DataSourceStreamReader):
         return []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Settles a batch that Spark has checkpointed; never raises, the next commit covers it."""
+        """
+        Settles a batch that Spark has checkpointed, where `latest` of the next one has not done so:
+        Spark asks for that first. Never raises.
+        """
         self.driver.commit(end)
 
     def stop(self) -> None:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 def prepare(options: SinkOptions) -> None:
     """
-    Everything that can be wrong with the servers, before a row moves. A server that is not there
-    has `requestTimeout`: Spark says of no write whether it is the first one of a running query.
+    Everything that can be wrong with the servers, where a writer is made. A server that is not
+    there has `requestTimeout`: Spark says of no write whether it is the first one of a running
+    query.
 
     Raises:
         UnsupportedServerError: The server is too old.

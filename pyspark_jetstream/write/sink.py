@@ -83,7 +83,8 @@ class _Sink:
     @classmethod
     def prepared(cls, options: SinkOptions, schema: StructType, overwrite: bool) -> Self:
         """
-        The writer, on the driver, before any row moves.
+        The writer, on the driver: before any row moves, and, for a streaming batch, once more in
+        the process of its commit, when all rows are stored.
 
         Raises:
             OptionError: An option does not go with the servers, or the mode is not append.

@@ -1,1 +1,1 @@
-"""Reading a range through a consumer, pinned or of one attempt alone: what a task does."""
+"""Consumers that tasks pull ranges from: each is one attempt's own."""
