@@ -106,7 +106,7 @@ class JetStreamSnapshotReader(NarrowedReader):
             "filter": None,
             "start": max(0, info.first_seq - 1),
             "end": end,
-            "expected": None,
+            "expected": 0,
             # Markers show in the headers.
             "include_headers": options.needs_headers or options.drop_markers,
             "fail_on_data_loss": options.fail_on_data_loss,
