@@ -31,6 +31,7 @@ def started(server, *arguments, out=subprocess.PIPE):
         [sys.executable, "-m", "pyspark_jetstream", "inspect", *arguments, "--servers", server.url],
         stdout=out, stderr=subprocess.PIPE, text=True, cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "400"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in background
     )  # fmt: skip
     late = threading.Timer(120.0, process.kill)
     late.start()

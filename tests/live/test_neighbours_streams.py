@@ -183,8 +183,7 @@ def test_what_leaves_behind_the_plan_is_told(store, own, query, layout, batch):
     """Messages that leave between the plan of a batch, or of its replay, and its tasks are loss."""
     place = Place(own, layout, "A", max_msgs=20)
     place.publish(20)
-    below = {"directBelow": 0} if batch == "uncounted" else {}
-    reader = query(store.server, **place.options, **below)
+    reader = query(store.server, **place.options, directBelow=0 if batch == "uncounted" else 5000)
     if batch != "first":
         reader.step()
         place.publish(20)
