@@ -191,9 +191,9 @@ def test_what_leaves_behind_the_plan_is_told(store, own, query, layout, batch):
     if batch == "recorded":
         reader.die()
         reader.reader = reader._reader()
-    tasks = reader.tasks()
+    replayed = batch == "recorded" and reader.tasks()
     place.publish(30)
-
+    tasks = replayed or reader.tasks()  # by its plan, without another look
     with pytest.raises(DataLossError, match="left the stream before they were read"):
         [list(reader.reader.read(task)) for task in tasks]
 
