@@ -147,7 +147,7 @@ class Admission:
             return True
         # What would come could take the place of less urgent rows, or make room itself.
         is_over = max(self._over) > 0
-        return bool(self._rules.sheddable) and not is_over and self._is_felt(now, is_window_full)
+        return not is_over and self._is_felt(now, is_window_full)
 
     def offer(self, messages: Messages, now: float, is_window_full: bool) -> list[Leaving]:
         """
@@ -242,8 +242,7 @@ class Admission:
     def _make_room(self, now: float, is_window_full: bool) -> list[Leaving]:
         """Under overload sheds what is above the capacity, as far as it may be (A13, A14)."""
         over = self._over
-        may = self._rules.sheddable and max(over) > 0 and len(self._queue)
-        if not may or not self._is_felt(now, is_window_full):
+        if max(over) <= 0 or not len(self._queue) or not self._is_felt(now, is_window_full):
             return []
         messages = self._queue.remove(self.overload.to_go(self._queue.merged(), over, now))
         reason = "MaxConcurrentRequests" if over[0] > 0 else "MaxMemoryUsage"

@@ -56,9 +56,9 @@ class Overload:
         self._streams[place] = max(at, self._streams.get(place, at))
 
     def is_felt(self, now: float) -> bool:
-        """Whether anything pushes back, whatever rows that is about."""
+        """Whether anything pushes back, whatever rows that is about, and some may be shed."""
         lately = bool(self._streams) and self._is_late(max(self._streams.values()), now)
-        return lately or bool(self._throttle.table.informed)
+        return bool(self._sheddable and (lately or self._throttle.table.informed))
 
     def may_go(self, messages: Messages) -> pa.Array:
         """BOOL: which are of a priority that may be shed."""

@@ -66,10 +66,12 @@ class Shedding:
     def give_up(self, admission: Admission, now: float) -> list[Leaving]:
         """Takes out what waits for streams that have refused rows for most of their time (A13)."""
         again, overload = self._lanes.rows.again, admission.overload
+        if not overload.is_felt(now):
+            return []
         refused = [each for each in again.held.values() if not each.is_unsure]
         sent_by = now - _PATIENCE * self._lanes.publish_timeout_s
         parts = gathered(each for each in refused if each.first_sent <= sent_by)
-        if not parts or not overload.is_felt(now):
+        if not parts:
             return []
         late = Messages.joined([messages for messages, _ in parts])
         gone = [admission.give_up(late, now)]
