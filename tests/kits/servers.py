@@ -7,11 +7,11 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final, Self
 from urllib.request import urlopen
 
@@ -82,8 +82,8 @@ class DevServer(NatsServer):
         """Freezes the process: connections stay open, nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
         # A signal is only sent: until it has stopped, a server still answers what it has.
-        ask = ["ps", "-o", "state=", "-p", str(self.pid)]
-        eventually(lambda: subprocess.check_output(ask).startswith(b"T"))
+        stat = Path(f"/proc/{self.pid}/stat")
+        eventually(lambda: ") T " in stat.read_text())
 
     def resume(self) -> None:
         """Undoes `pause`."""
