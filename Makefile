@@ -47,9 +47,9 @@ lint: $(INSTALLED)  ## Check style and formatting
 types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
-# Several processes: most tests wait for a server or a trigger more than they compute; three of
-# the eight run Spark, which computes (tests/kits/scheduling.py). The soak computes more, and Spark gives a
-# Python worker ten seconds to connect.
+# Several processes: most tests wait for a server or a trigger more than they compute; three of the
+# eight run Spark, which computes (tests/tools/scheduling.py). The soak computes more, and Spark
+# gives a Python worker ten seconds to connect.
 XDIST = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
@@ -68,7 +68,7 @@ $(STATEFUL): $(INSTALLED)
 	@touch $@
 
 $(STARTS): $(INSTALLED)
-	$(BIN)/python -m tests.kits.starts
+	$(BIN)/python -m tests.tools.starts
 	@touch $@
 
 .PHONY: chaos
@@ -89,11 +89,11 @@ spark: $(INSTALLED)  ## Run the tests that need Spark
 
 .PHONY: budget
 budget: $(INSTALLED)  ## Print what the project weighs, and what it may
-	$(BIN)/python -m tests.kits.budget
+	$(BIN)/python -m tests.tools.budget
 
 .PHONY: mutants
 mutants: $(INSTALLED)  ## Say which tests kill a sample of mutants (ARGS="--count 200 mapping outbox")
-	nice $(BIN)/python -m tests.kits.mutants $(ARGS)
+	nice $(BIN)/python -m tests.tools.mutants $(ARGS)
 
 .PHONY: fuzz
 fuzz: export FUZZ_EXAMPLES ?= 50000
@@ -119,7 +119,7 @@ lowest: $(LOWEST)/.installed  ## Run the tests without Spark with the lowest ver
 
 $(LOWEST)/.installed: $(INSTALLED)
 	$(PYTHON) -m venv $(LOWEST)
-	$(BIN)/python -m tests.kits.lowest > $(LOWEST)/requirements.txt
+	$(BIN)/python -m tests.tools.lowest > $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --requirement $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@

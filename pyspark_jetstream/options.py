@@ -7,7 +7,7 @@ Rule 2: a mistake is an `OptionError` that names the option, the value (never a 
 was expected; it is raised where the options are parsed, which is on the driver.
 
 Names, defaults and sentences are those of the tables in docs/reference/options.md, which
-`python -m tests.kits.optiontables` writes; a test compares the two.
+`python -m tests.tools.optiontables` writes; a test compares the two.
 
 Each process of a query reads its options, and the tables of the other wings take longer to import
 than that: of a read with nothing wrong, the rows of its kind are all that is looked at.

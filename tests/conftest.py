@@ -15,10 +15,11 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-from .kits import seeds, starts, streams
+from .kits import seeds, streams
 from .kits.options import connection_of
 from .kits.places import ROOT
 from .kits.servers import DevServer
+from .tools import starts
 
 starts.start_fast()
 
@@ -70,7 +71,7 @@ def pytest_xdist_make_scheduler(config, log):
     """Of a run of several processes: which takes which files (`make test`)."""
     if config.getvalue("dist") != "loadfile":
         return None
-    from .kits.scheduling import Scheduling
+    from .tools.scheduling import Scheduling
 
     return Scheduling(config, log)
 

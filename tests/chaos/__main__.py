@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..kits import starts
+from ..tools import starts
 from .cases import Case, find
 from .faults import FAULTS
 from .run import Plan, Result, run

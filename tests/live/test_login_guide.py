@@ -18,8 +18,8 @@ from ..kits.clients import SECRET, account_info, refused
 from ..kits.logins import keys, operator_mode
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
-from ..kits.snippets import snippets
 from ..kits.tls import strict, tls_server
+from ..tools.snippets import snippets
 
 PAGE = ROOT / "docs" / "guides" / "login.md"
 

@@ -24,7 +24,7 @@ from pyspark_jetstream.testing import find_server
 from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
-from ..kits.snippets import OUTPUT, PAGES, Snippet, sections
+from ..tools.snippets import OUTPUT, PAGES, Snippet, sections
 
 ADDRESS = "nats://127.0.0.1:4222"
 """The server of the pages."""
@@ -71,7 +71,7 @@ def commands(server, tmp_path):
         "pyspark-jetstream": f'[ "$1" = explain-mapping ] || {reached}\n{ours}',
     }
     if shutil.which("nats") is None:
-        scripts["nats"] = f'exec {python} -m tests.kits.natscli "$@"'
+        scripts["nats"] = f'exec {python} -m tests.tools.natscli "$@"'
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)

@@ -1,7 +1,7 @@
 """The project weighs no more than yesterday, and each module is one that a reader can hold."""
 
-from ..kits.budget import BUDGETS, NOW, weighed
 from ..kits.places import PACKAGE
+from ..tools.budget import BUDGETS, NOW, weighed
 
 MAX_LINES = 450
 """Of a module."""

@@ -4,15 +4,15 @@ import re
 
 from pyspark_jetstream.options import all_options
 
-from ..kits import optiontables
 from ..kits.places import ROOT
+from ..tools import optiontables
 
 README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
 
 
 def test_option_tables():
-    """docs/reference/options.md is what `python -m tests.kits.optiontables` writes."""
+    """docs/reference/options.md is what `python -m tests.tools.optiontables` writes."""
     page = optiontables.PAGE.read_text()
 
     assert page == optiontables.written(page)

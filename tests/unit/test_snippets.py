@@ -5,7 +5,7 @@ import re
 import subprocess
 
 from ..kits.places import ROOT
-from ..kits.snippets import OUTPUT, PAGES, RUN, snippets
+from ..tools.snippets import OUTPUT, PAGES, RUN, snippets
 
 EXAMPLES = [snippet for page in PAGES for snippet in snippets(page)]
 

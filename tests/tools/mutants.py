@@ -26,8 +26,8 @@ import pyarrow  # noqa: F401 - what all mutants import is imported once
 import pyspark.sql.datasource  # noqa: F401
 import pytest
 
-from .places import PACKAGE, ROOT
-from .seeds import RUN
+from ..kits.places import PACKAGE, ROOT
+from ..kits.seeds import RUN
 
 DEADLINE_S: Final = 120
 """A mutant whose tests take longer hangs, hence is killed."""
@@ -158,7 +158,7 @@ def killer(module: str, number: int, test: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Writes a line a mutant, and the sum."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kits.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("modules", nargs="+", help="modules or wings, such as client.wire outbox")

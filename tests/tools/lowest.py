@@ -2,7 +2,7 @@
 The lowest version of each dependency that pyproject.toml allows, as requirements for pip; of those
 that only tests need, whatever is newest.
 
-    python -m tests.kits.lowest > requirements.txt
+    python -m tests.tools.lowest > requirements.txt
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 import tomllib
 
-from .places import ROOT
+from ..kits.places import ROOT
 
 PINNED = ("cli", "metrics")
 """Extras whose programs the tests run."""

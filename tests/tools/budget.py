@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenize import COMMENT, DEDENT, ENDMARKER, INDENT, NEWLINE, NL, generate_tokens
 from typing import Final
 
-from .places import PACKAGE, ROOT
+from ..kits.places import PACKAGE, ROOT
 
 WRITE: Final = {"write", "publish", "outbox", "mapping"}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from .places import ROOT
+from ..kits.places import ROOT
 
 RUN = ("bash", "conf", "json", "python")
 """Languages that are run, or checked by who reads them."""

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from .places import ROOT
+from ..kits.places import ROOT
 
 _LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
 _JAVA: Final = "JDK_JAVA_OPTIONS"

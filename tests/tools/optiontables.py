@@ -2,7 +2,7 @@
 The tables of docs/reference/options.md, made of the table of options in the code and of
 docs/reference/options.toml, which has their examples and what their words mean:
 options that people set, and those that are for when a symptom asks for them. Written by
-`python -m tests.kits.optiontables`.
+`python -m tests.tools.optiontables`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_jetstream.publish.options import SINK_OPTIONS
 from pyspark_jetstream.read.options import BATCH_OPTIONS
 from pyspark_jetstream.readstream.options import STREAM_OPTIONS
 
-from .places import ROOT
+from ..kits.places import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "options.md"
 NOTES = ROOT / "docs" / "reference" / "options.toml"
