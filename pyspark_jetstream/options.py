@@ -2,7 +2,7 @@
 The table of all options, and the parser that makes a user's options typed values.
 
 Rule 1: an option belongs to the wing that gives it its meaning, and its name is a string only in
-that wing's `options` (and `publish.pressure`). Everyone else receives the frozen dataclasses.
+that wing's `options`. Everyone else receives the frozen dataclasses.
 Rule 2: a mistake is an `OptionError` that names the option, the value (never a secret's) and what
 was expected; it is raised where the options are parsed, which is on the driver.
 
