@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import BINARY, NOTHING, numbers, view
+from ..arrays import BINARY, NOTHING, STRING, numbers, view
 from .priority import Priority
 
 FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
@@ -23,6 +23,8 @@ _FRAME_BYTES: Final = 256
 """
 Upper bound of a frame's bytes beside subject, headers and data: verb, reply, sizes, line ends.
 """
+
+_NO_TEXT: Final = pa.scalar(None, STRING)
 
 _FILLERS: Final = {
     "lines": NOTHING,
@@ -157,3 +159,47 @@ def sizes(messages: Messages) -> pa.Array:
     if messages.lines is not None:
         frame_bytes = pc.add(frame_bytes, pc.binary_length(messages.lines))
     return pc.add(frame_bytes.cast(pa.int64()), _FRAME_BYTES)
+
+
+# ── rows that can be no messages ─────────────────────────────────────────────────────────────
+
+
+class UnfitError(Exception):
+    """
+    Rows that can be no messages.
+
+    Args:
+        faults: STRING, what is wrong with each row; null for those that can be messages.
+    """
+
+    def __init__(self, faults: pa.Array) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
+def refuse(bad: pa.Array, reasons: str | pa.Array) -> None:
+    """
+    Args:
+        bad: BOOL, which rows are.
+        reasons: why all of them are, or each.
+
+    Raises:
+        UnfitError: There are such.
+    """
+    if pc.any(bad).as_py():
+        whys = pa.scalar(reasons) if isinstance(reasons, str) else reasons
+        raise UnfitError(pc.if_else(pc.fill_null(bad, False), whys, _NO_TEXT))
+
+
+def sound(values: pa.Array, bad: pa.Array, reason: str | None = None) -> pa.Array:
+    """
+    The values but those that are bad, which are null.
+
+    Raises:
+        UnfitError: There are such, and there is a reason against it.
+    """
+    if reason is not None:
+        refuse(bad, reason)
+    elif pc.any(bad).as_py():
+        return pc.if_else(bad, _NO_TEXT, values)
+    return values

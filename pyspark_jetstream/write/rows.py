@@ -8,7 +8,7 @@ a *subject* (its validity, its stream) is worked out once for each distinct one.
 
 Columns: `data` BINARY or STRING, which is never null; `subject` STRING, unless the option
 `subject` names one for all rows (then it wins over the column); `headers` MAP of STRING to STRING
-or to ARRAY of STRING, or null; `msg_id` STRING, or null; those of `commandlines`.
+or to ARRAY of STRING, or null; `msg_id` STRING, or null; those of `headerlines`.
 
 **Message ids.** A row's `Nats-Msg-Id` is its `msg_id`, else the one among its `headers`, else,
 when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error. An
@@ -30,14 +30,12 @@ from .. import subjects
 from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, join, places, scalar
 from ..errors import RowError
 from ..outbox.lettersubjects import publish_fault
-from ..outbox.messages import FRAMING_BYTES, Messages
+from ..outbox.messages import FRAMING_BYTES, Messages, UnfitError, refuse, sound
 from ..outbox.priority import Publish, Rows
 from ..outbox.targets import Targets, untaken
 from ..publish.settings import SinkOptions
 from ..subjects import MAX_SUBJECT_BYTES
-from .commandlines import Commands, check_keys, of_keys
-from .headerlines import BLANK, ID, Headers
-from .unfit import UnfitError, refuse, sound
+from .headerlines import BLANK, ID, Commands, Headers, check_keys, of_keys
 
 if TYPE_CHECKING:
     from .reroutes import Reroutes

@@ -34,7 +34,7 @@ from ...client.jetstream import JetStream
 from ...errors import LedgerError
 from ...outbox.targets import Target
 from ...sanitize import get_logger
-from ..commandlines import ROW_ID
+from ..headerlines import ROW_ID
 from .ids import TaskName
 from .ledger import Ledger
 from .targetstate import FoundStream, check_targets

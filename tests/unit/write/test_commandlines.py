@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write.columns import check_schema
+from pyspark_jetstream.write.preparation import check_schema
 
 from ...kits.encoder import Encoder, builder, frames
 

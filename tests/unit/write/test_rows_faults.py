@@ -9,8 +9,8 @@ import pytest
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import reserved
-from pyspark_jetstream.write.columns import check_schema
 from pyspark_jetstream.write.exactlyonce.ledger import BUCKET as LEDGER
+from pyspark_jetstream.write.preparation import check_schema
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, builder
 

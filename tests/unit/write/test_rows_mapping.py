@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.write.unfit import UnfitError
+from pyspark_jetstream.outbox.messages import UnfitError
 
 from ...kits.encoder import TEXTS, Encoder, batch, builder, frames
 from ...kits.mappings import map_one
