@@ -13,11 +13,12 @@ from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.sender import Sender
 
 from ..kits.lanes import FixedLimit, terms
+from ..kits.messages import INBOX, SID, msg
 from ..kits.options import connection_of, sink_of
 from . import reference, referenceacks
 from .cases import TYPED, Case, same
 from .feed import Feed, counted
-from .material import BETWEEN, INBOX, SID, ack_frame, msg
+from .material import BETWEEN, ack_frame
 from .mutations import mutated
 from .referenceacks import Acks, Meaning
 

@@ -16,11 +16,12 @@ from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
 from pyspark_jetstream.fetch.decoding.replies import Columns
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 
+from ..kits.messages import EMPTY, SID
 from . import reference
 from .cases import Case, Fault, same
 from .feed import counted
 from .getting import batch_of
-from .material import BETWEEN, EMPTY, SHAPES, SID, STATUSES, delivered
+from .material import BETWEEN, SHAPES, STATUSES, delivered
 from .mutations import mutated
 
 _BINARY: Final = pa.binary()

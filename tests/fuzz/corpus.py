@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..kits.messages import EMPTY, INBOX, hmsg, sent_on
 from .cases import Case
-from .material import EMPTY, FORGED, INBOX, hmsg, sent_on
+from .material import FORGED
 
 CASES: Final[dict[str, Case]] = {}
 

@@ -11,8 +11,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.fetch.decoding import deliveries
 
+from ..kits.messages import INBOX, SID
 from .cases import Fault
-from .material import INBOX, SID
 
 
 class Socket:

@@ -12,10 +12,11 @@ from pyspark_jetstream.fetch.decoding.replies import Columns
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
 from pyspark_jetstream.fetch.gets import Ending, ForeignAnswerError, Gets
 
+from ..kits.messages import INBOX, SID
 from . import reference
 from .cases import TYPED, Case, Fault, same
 from .feed import Feed, counted
-from .material import BETWEEN, INBOX, SID, STREAM, run
+from .material import BETWEEN, STREAM, run
 from .mutations import mutated
 
 _BINARY: Final = pa.binary()

@@ -6,16 +6,11 @@ may say in between, from hostile publishers and for every way a decoder has.
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ..kits.messages import ODD, SOUND
+from ..kits.messages import EMPTY, INBOX, ODD, PIN, SOUND, TAIL, hmsg, msg, sent_on, timestamp
 
-SID: Final = 7
-INBOX: Final = b"_INBOX.abc"
-PIN: Final = b"cNbDmxzpQ1J7Kn1Q2DBvFH"
 STREAM: Final = b"S"
-EMPTY: Final = b"NATS/1.0\r\n\r\n"
 SHAPES: Final = (
     (b"$JS.ACK.S.c.1", b""),
     (b"$JS.ACK.hub.hash.S.c.1", b""),
@@ -25,26 +20,7 @@ SHAPES: Final = (
 """How ack subjects begin and end: of version 1, of version 2 without and with a token of chance."""
 
 
-def hmsg(subject: bytes, reply: bytes, block: bytes, data: bytes, sid: int = SID) -> bytes:
-    """A message with headers."""
-    to = b"%b %d %b" % (subject, sid, reply) if reply else b"%b %d" % (subject, sid)
-    size = len(block)
-    return b"HMSG %b %d %d\r\n%b%b\r\n" % (to, size, size + len(data), block, data)
-
-
-def msg(subject: bytes, reply: bytes, data: bytes, sid: int = SID) -> bytes:
-    """A message without."""
-    to = b"%b %d %b" % (subject, sid, reply) if reply else b"%b %d" % (subject, sid)
-    return b"MSG %b %d\r\n%b\r\n" % (to, len(data), data)
-
-
-def sent_on(stored: bytes, lines: bytes) -> bytes:
-    """A stored block as the server sends it with lines of its own (genHeader)."""
-    return (stored[:-2] if len(stored) > 2 else b"NATS/1.0\r\n") + lines + b"\r\n"
-
-
 WORDS: Final = b" 7 $JS.ACK.S.c."
-TAIL: Final = b"Nats-Pin-Id: %b\r\n\r\n" % PIN
 FORGED: Final = hmsg(
     b"forged", b"$JS.ACK.S.c.1.7.7.1.0", sent_on(EMPTY, b"Nats-Pin-Id: %b\r\n" % PIN), b"z"
 )
@@ -185,14 +161,6 @@ def delivered(
     if not block:
         return msg(subject, reply, payload(rng, wild))
     return hmsg(subject, reply, block, payload(rng, wild))
-
-
-def timestamp(time: int) -> bytes:
-    """As Go writes it (RFC3339Nano)."""
-    whole, part = divmod(time, 10**9)
-    fraction = f".{part:09d}".rstrip("0").rstrip(".")
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole)
-    return (moment.strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z").encode()
 
 
 def run(

@@ -10,10 +10,11 @@ from pyspark_jetstream.client import blocks, wire
 from pyspark_jetstream.errors import ProtocolError
 from pyspark_jetstream.fetch.decoding import markers, rows
 
+from ..kits.messages import INBOX, msg
 from . import reference
 from .cases import Case, Fault, same
 from .feed import counted
-from .material import BETWEEN, INBOX, SHAPES, STATUSES, ack_frame, delivered, msg, payload, run
+from .material import BETWEEN, SHAPES, STATUSES, ack_frame, delivered, payload, run
 from .mutations import mutated
 
 _CONTROL = reference.CONTROL

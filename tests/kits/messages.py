@@ -1,38 +1,43 @@
-"""Stored messages as nats-server 2.15.1 puts them on the wire, and as the rows a read owes."""
+"""Messages as nats-server 2.15.1 has them stored, and puts them on the wire."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.serverheaders import NOT_READ
 
 SID = 7
-INBOX = "_INBOX.abc"
-PIN = "cNbDmxzpQ1J7Kn1Q2DBvFH"
-TAIL = f"Nats-Pin-Id: {PIN}\r\n\r\n".encode()
-PREFIX = f"HMSG {INBOX} {SID} ".encode()
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LOOKALIKES = [
-    b"",
-    b"\r\n",
-    b"HMSG a.b 7 $JS.ACK.S.c.1.1.1.1.0 12 12\r\nNATS/1.0\r\n\r\n\r\n",
-    b"MSG _INBOX.abc 7 3\r\nabc\r\nPING\r\n",
-    TAIL,
-    b"NATS/1.0 404 Not Found\r\n\r\n",
-    bytes(range(256)),
-]
+INBOX = b"_INBOX.abc"
+PREFIX = b"HMSG %b %d " % (INBOX, SID)
+PIN = b"cNbDmxzpQ1J7Kn1Q2DBvFH"
+TAIL = b"Nats-Pin-Id: %b\r\n\r\n" % PIN
+EMPTY = b"NATS/1.0\r\n\r\n"
 
 
-def block(pairs):
-    return wire.header_block(pairs)
+def hmsg(subject: bytes, reply: bytes, block: bytes, data: bytes, sid: int = SID) -> bytes:
+    """A message with headers."""
+    to = b"%b %d %b" % (subject, sid, reply) if reply else b"%b %d" % (subject, sid)
+    size = len(block)
+    return b"HMSG %b %d %d\r\n%b%b\r\n" % (to, size, size + len(data), block, data)
 
 
-def hmsg(subject, reply, headers, data):
-    to = f"{subject} {SID} {reply}" if reply else f"{subject} {SID}"
-    return b"HMSG %b %d %d\r\n%b%b\r\n" % (
-        to.encode(), len(headers), len(headers) + len(data), headers, data,
-    )  # fmt: skip
+def msg(subject: bytes, reply: bytes, data: bytes, sid: int = SID) -> bytes:
+    """A message without."""
+    to = b"%b %d %b" % (subject, sid, reply) if reply else b"%b %d" % (subject, sid)
+    return b"MSG %b %d\r\n%b\r\n" % (to, len(data), data)
+
+
+def sent_on(stored: bytes, lines: bytes) -> bytes:
+    """A stored block as the server sends it with lines of its own (genHeader)."""
+    return (stored[:-2] if len(stored) > 2 else b"NATS/1.0\r\n") + lines + b"\r\n"
+
+
+def timestamp(nanos: int) -> bytes:
+    """As Go writes it (RFC3339Nano)."""
+    whole, part = divmod(nanos, 10**9)
+    fraction = f".{part:09d}".rstrip("0").rstrip(".")
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=whole)
+    return (moment.strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z").encode()
 
 
 ODD = {
@@ -75,96 +80,36 @@ SOUND = {
 """Header blocks as unusual of which something can be read, and what."""
 
 
-def sent_on(stored, own):
-    """A stored block with lines of the server, as nats-server 2.15.1 makes it (genHeader)."""
-    kept = stored[:-2] if len(stored) > 2 else b"NATS/1.0\r\n"
-    return kept + "".join(f"{name}: {value}\r\n" for name, value in own).encode() + b"\r\n"
-
-
 class Message:
-    """One stored message and what a read should make of it."""
+    """One stored message."""
 
     def __init__(
         self, sequence, subject="a.b", data=b"x", headers=(), nanos=1700000000 * 10**9, stored=None
     ):
         self.sequence, self.subject, self.data = sequence, subject, data
-        self.headers, self.nanos = list(headers), nanos
+        self.headers, self.nanos = dict(headers), nanos
         self._stored = stored
 
     @property
     def stored(self):
         """The header block, which need not be one."""
-        return block(self.headers) if self._stored is None else self._stored
+        return wire.header_block(self.headers.items()) if self._stored is None else self._stored
 
-    def delivered(self, dseq, pending, prefix="$JS.ACK.S.c.1", tail=""):
+    def delivered(self, dseq, pending, prefix="$JS.ACK.S.c.1", sid=SID):
         """As a consumer delivers it: with what was stored, and no more."""
-        reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}{tail}"
+        reply = f"{prefix}.{self.sequence}.{dseq}.{self.nanos}.{pending}".encode()
         if self.stored:
-            return hmsg(self.subject, reply, self.stored, self.data)
-        line = f"MSG {self.subject} {SID} {reply} {len(self.data)}"
-        return b"%b\r\n%b\r\n" % (line.encode(), self.data)
+            return hmsg(self.subject.encode(), reply, self.stored, self.data, sid)
+        return msg(self.subject.encode(), reply, self.data, sid)
 
-    def got(self, before, pending):
+    def head(self, before, pending):
+        """The header block of the answer to a direct get."""
+        lines = (
+            b"Nats-Stream: S\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
+            b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n"
+        ) % (self.subject.encode(), self.sequence, timestamp(self.nanos), pending, before)
+        return sent_on(self.stored, lines)
+
+    def got(self, before, pending, inbox=INBOX, sid=SID):
         """As a batched direct get sends it."""
-        whole, part = divmod(self.nanos, 10**9)
-        fraction = f".{part:09d}".rstrip("0").rstrip(".")
-        stamp = (EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z"
-        own = [
-            ("Nats-Stream", "S"),
-            ("Nats-Subject", self.subject),
-            ("Nats-Sequence", str(self.sequence)),
-            ("Nats-Time-Stamp", stamp),
-            ("Nats-Num-Pending", str(pending)),
-            ("Nats-Last-Sequence", str(before)),
-        ]
-        return hmsg(INBOX, "", sent_on(self.stored, own), self.data)
-
-    def row(self, partition, with_headers):
-        """The row by the slowest way there is."""
-        row = {
-            "subject": self.subject,
-            "data": self.data,
-            "sequence": self.sequence,
-            "timestamp": EPOCH + timedelta(microseconds=self.nanos // 1000),
-            "partition": partition,
-            "stream": "S",
-        }
-        if with_headers:
-            found = {}
-            for name, value in self.headers:
-                if name not in NOT_READ and name.isascii():
-                    found.setdefault(name, []).append(value)
-            row["headers"] = list(found.items()) or None
-        return row
-
-
-def random_message(rng, sequence):
-    headers = []
-    if rng.random() < 0.4:
-        names, values = ["A", "a", "X-Trace", "\u00fc"], ["", "v", "a: b"]
-        headers = [(rng.choice(names), rng.choice(values)) for _ in range(rng.randint(1, 4))]
-    if rng.random() < 0.2:
-        # What a message that was delivered or republished before carries along.
-        headers += [
-            ("Nats-Stream", "STALE"), ("Nats-Subject", "stale"), ("Nats-Sequence", "999999"),
-            ("Nats-Time-Stamp", "2001-01-01T00:00:00Z"), ("Nats-Last-Sequence", "5"),
-            ("Nats-Pin-Id", "stale"),
-        ]  # fmt: skip
-    data = rng.choice(LOOKALIKES) if rng.random() < 0.4 else rng.randbytes(rng.randint(0, 300))
-    if rng.random() < 0.003:
-        data = rng.randbytes(1 << 20)
-    return Message(
-        sequence,
-        rng.choice(["a", "a.b.c", "fl\u00fcge.\u6771\u4eac", "x" * 200, "$weird.{}.\u00a0"]),
-        data,
-        headers,
-        rng.choice([0, 1, 999, 1_700_000_000_123_456_789, rng.randrange(2**60)]),
-    )
-
-
-def random_messages(rng, count):
-    sequence = rng.choice([0, 2**53 - 3, 2**62])
-    return [
-        random_message(rng, sequence := sequence + rng.choice([1, 1, 1, rng.randint(2, 1000)]))
-        for _ in range(count)
-    ]
+        return hmsg(inbox, b"", self.head(before, pending), self.data, sid)

@@ -26,7 +26,9 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 
-from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
+from .lanes import INBOX, messages
+from .messages import msg
+from .model import Line, ModelStream, Reply, Sent, error, parse
 from .options import FIXED, changed, connection_of, rules_of, sink_of, targets_of
 from .shared import Clock
 
@@ -40,6 +42,11 @@ STREAMS = {
     subjects[0]: Target.parse({"name": subjects, "subjects": [*subjects]})
     for subjects in ("ab", SECOND)
 }
+
+
+def is_row(each):
+    """Whether it goes to a row's own subject."""
+    return each.subject in SUBJECTS
 
 
 class Supply:
@@ -67,16 +74,14 @@ class Supply:
         return self.blocks.pop(0) if self.blocks else None
 
 
-class Net:
-    """Client and connection, the network, the server and the operators behind it."""
+class Net(Line):
+    """Client and connection, the network, the server's streams and the operators behind it."""
 
     def __init__(self, clock, rng, supply):
-        self.connection = self
-        self.buffer, self.pos = b"", 0
-        self.servers = ModelServer(), ModelServer()
-        """One for each stream."""
-        self.others: list[ModelServer] = []
-        """Where goes what does not go to a row's own subject."""
+        super().__init__(None, rng)
+        self.streams = ModelStream(), ModelStream()
+        self.elsewhere = ModelStream()
+        """Where goes what does not go to a row's own subject: dead letters and metrics."""
         self.oracle = PauseTable()
         """What the writer has confirmed."""
         self.first_sent: dict[int, float] = {}
@@ -88,13 +93,9 @@ class Net:
         self.drops_plain = False
         self.on_sent: Callable[[Sent], bool] = lambda each: True
         """Whether the network takes this."""
-        self.turns = 0
-        self._clock, self._rng, self._supply = clock, rng, supply
+        self._clock, self._supply = clock, supply
         self._up: list[Sent] = []
-        self._down: list[tuple[str, Reply]] = []  # to which lane
-        self._frames: list[bytes] = []
-        self.subscriptions: dict[str, int] = {}
-        self._sid = 0
+        self._down: list[Reply] = []
         self._said: dict[str, ThrottleProducer] = {}
         self.is_cut = False
         self._idle = 0
@@ -102,9 +103,7 @@ class Net:
     # ── the connection ───────────────────────────────────────────────────────────────────────
 
     def drop(self):
-        self.buffer, self.pos = b"", 0
-        self._frames.clear()
-        self.subscriptions.clear()
+        super().drop()
         self.is_cut = False
 
     def new_inbox(self):
@@ -112,12 +111,7 @@ class Net:
 
     def subscribe(self, subject, needed=True):
         self.check_up()
-        self._sid += 1
-        self.subscriptions[subject] = self._sid
-        return self._sid
-
-    def unsubscribe(self, sid):
-        pass
+        return super().subscribe(subject)
 
     def check(self, now, silence_s):
         """It is there, even where it answers nothing."""
@@ -128,7 +122,8 @@ class Net:
             if each.subject.startswith("operator."):
                 self.receipt(each)
                 continue
-            self.note(each)
+            if is_row(each):
+                self.note(each)
             if self.on_sent(each):
                 self._up.append(each)
 
@@ -140,7 +135,7 @@ class Net:
         if reply:
             self.check_up()
             assert (subject, reply) == (f"{CONTROL}.active", f"{INBOX}.active")
-            self._down.append(("active", Reply(b"", wire.NO_RESPONDERS, b"")))
+            self._down.append(Reply(reply, wire.NO_RESPONDERS, b""))
         else:
             self.send(wire.pub(subject, data))
         return True
@@ -152,21 +147,13 @@ class Net:
     def poll(self):
         self.check_up()
         self._step()
-        if not self._frames:
-            return False
-        self.buffer = self.buffer[self.pos :] + b"".join(self._frames)
-        self.pos = 0
-        self._frames.clear()
-        return True
+        came = bool(self.coming)
+        self.take(len(self.coming))
+        return came
 
-    def next_frame(self, deadline):
+    def fill(self, deadline, need=1):
         self.check_up()
-        found, where = wire.next_frame(self.buffer, self.pos)
-        if found is None:
-            return None
-        self.pos = where
-        assert isinstance(found, wire.Frame)
-        return found
+        return False
 
     def wait(self, deadline, other=-1):
         self.turns += 1
@@ -175,7 +162,7 @@ class Net:
         self._idle = self._idle + 1 if deadline <= now else 0
         assert self._idle < 20, "spins"
         if self._up or self._down:
-            self._clock.now = max(now, min(deadline, now + self._rng.choice([0.0005, 0.02])))
+            self._clock.now = max(now, min(deadline, now + self.rng.choice([0.0005, 0.02])))
             return
         at = min([deadline, self._supply.due, *(at for at, _ in self.commands[:1])])
         self._clock.now = max(now, at)
@@ -188,16 +175,16 @@ class Net:
     # ── what happens ─────────────────────────────────────────────────────────────────────────
 
     def _step(self):
-        rng, now = self._rng, self._clock.now
-        for server in (*self.servers, *self.others):
-            server.now = now
+        rng, now = self.rng, self._clock.now
+        for stream in (*self.streams, self.elsewhere):
+            stream.now = now
         while self.commands and self.commands[0][0] <= now:
             self._say(self.commands.pop(0)[1])
         event = rng.random() / self.chaos if self.chaos else 1.0
         if event < 0.004:
             del self._up[rng.randrange(len(self._up) + 1) :]
             for each in self._up:
-                self.server_of(each).publish(each)
+                self.stream_of(each).publish(each)
             self.cut()
             return
         if event < 0.005:
@@ -205,41 +192,36 @@ class Net:
         for _ in range(rng.choice([0, 3, 40, 400])):
             if not self._up:
                 break
-            sent = self._up.pop(0)
-            self._down += [(sent.reply.split(".")[2], each) for each in self._take(sent)]
+            self._down += self._answer(self._up.pop(0))
         count = rng.choice([0, 3, 40, 400])
         sid = self.subscriptions.get(f"{INBOX}.>")
         if sid is not None:
-            self._frames += [_frame(lane, each, sid) for lane, each in self._down[:count]]
+            self.coming += b"".join(each.frame(sid) for each in self._down[:count])
         del self._down[:count]
 
-    def server_of(self, each):
-        """That of the stream that takes it."""
-        return self.servers[each.subject in SECOND]
+    def stream_of(self, each):
+        """The stream that takes it."""
+        return self.streams[each.subject in SECOND] if is_row(each) else self.elsewhere
 
     def cut(self):
         """The connection breaks; what is on its way is lost."""
         self._up, self._down, self.is_cut = [], [], True
 
-    def _take(self, each):
-        server = self.server_of(each)
-        found: list[Reply] | None = None
+    def _answer(self, each):
+        stream = self.stream_of(each)
         if self.chaos and self.drops_plain:
-            if self._rng.random() < 0.002 * self.chaos:
-                code, err_code = self._rng.choice([(429, 10167), (503, 0), (0, 10023)])
-                found = server.refused(each, code, err_code)
-            elif self._rng.random() < 0.002 * self.chaos and each.data:
-                found = server.fails(each, error(503, 10077))
-        return server.publish(each) if found is None else found
+            if self.rng.random() < 0.002 * self.chaos:
+                return stream.refused(each, *self.rng.choice([(429, 10167), (503, 0), (0, 10023)]))
+            if self.rng.random() < 0.002 * self.chaos and each.data:
+                return stream.fails(each, error(503, 10077))
+        return stream.publish(each)
 
     def _say(self, command):
         reply = f"operator.{len(self._said)}"
         self._said[reply] = command
-        data = command.encode()
         sid = self.subscriptions.get(CONTROL)
         if sid is not None:
-            head = f"MSG {CONTROL} {sid} {reply} {len(data)}\r\n"
-            self._frames.append(head.encode() + data + b"\r\n")
+            self.coming += msg(CONTROL.encode(), reply.encode(), command.encode(), sid)
 
     def receipt(self, each):
         """The writer says that it has heard a command."""
@@ -253,15 +235,6 @@ class Net:
         self.first_sent.setdefault(row, now)
 
 
-def _frame(lane, reply, sid):
-    subject = f"{INBOX}.{lane}.{reply.token.decode()}"
-    if not reply.status:
-        return f"MSG {subject} {sid} {len(reply.data)}\r\n".encode() + reply.data + b"\r\n"
-    head = f"NATS/1.0 {reply.status}\r\n\r\n".encode()
-    sizes = f"{len(head)} {len(head) + len(reply.data)}"
-    return f"HMSG {subject} {sid} {sizes}\r\n".encode() + head + reply.data + b"\r\n"
-
-
 class World:
     """One write."""
 
@@ -270,7 +243,7 @@ class World:
         monkeypatch.setattr(pauses, "_PATIENCE", {})
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.supply)
-        self.server = self.net.servers[0]
+        self.stream, self.elsewhere = self.net.streams[0], self.net.elsewhere
         targets = targets_of(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
         sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
@@ -281,6 +254,7 @@ class World:
             sink, targets, Origin(7), self.telemetry, is_checked=is_checked, clock=self.clock
         )
         self.publisher = Publisher(self.net, context, self.supply)
+        self._has_elsewhere = {"dead_letter_subject", "metrics_subject"} & options.keys()
         give_back = self.publisher.admission.give_back
 
         def checked(back, now):
@@ -298,14 +272,15 @@ class World:
                         fresh = pc.invert(self.stored_before(leaving.rows))
                     publisher.release(leaving, fresh)
                 publisher.turn()
+        assert self.elsewhere.heard == [] or self._has_elsewhere
         return publisher.finish()
 
     def rows(self, subject=None):
         """The numbers of what is stored, in order."""
         return [
             int(each.data.split(b".")[0])
-            for server in self.net.servers
-            for each in server.stored
+            for stream in self.net.streams
+            for each in stream.messages
             if subject in (None, each.subject)
         ]
 
@@ -319,24 +294,6 @@ def block(subjects, first, data=None, ids=True):
 def command(number, subject, pause_s, reason=0):
     """A pause."""
     return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject)
-
-
-# ── what does not go to a row's own subject ──────────────────────────────────────────────────
-
-
-def is_row(each):
-    """Whether it goes to a row's own subject."""
-    return each.subject in SUBJECTS
-
-
-def elsewhere(monkeypatch, world):
-    """A third stream, which takes dead letters and metrics."""
-    found, net = ModelServer(), world.net
-    note, servers = net.note, net.servers
-    net.others.append(found)
-    net.server_of = lambda each: servers[each.subject in SECOND] if is_row(each) else found
-    net.note = lambda each: note(each) if is_row(each) else None
-    return found
 
 
 # ── rows that may be shed ────────────────────────────────────────────────────────────────────
@@ -354,7 +311,6 @@ def urgent(subjects, first, priorities):
 
 def shedding(monkeypatch, pushed_back=True, **options):
     """A server that may have pushed back, and rows that may all be shed."""
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
     settings: dict[str, object] = {
         **FIXED,
@@ -363,7 +319,6 @@ def shedding(monkeypatch, pushed_back=True, **options):
         "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
     }
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
-    found = elsewhere(monkeypatch, world)
     for place in (0, 1) if pushed_back else ():
         world.publisher.admission.overload.pushed_back(place, 100.0)
-    return world, found
+    return world, world.elsewhere

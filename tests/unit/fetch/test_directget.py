@@ -14,8 +14,9 @@ from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
 from pyspark_jetstream.fetch.layout import Slice
 
-from ...kits.faraway import FarServer
-from ...kits.messages import ODD, Message, random_messages
+from ...fuzz import material
+from ...kits.messages import Message
+from ...kits.model import line
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, *fresh(__name__)]
@@ -23,7 +24,7 @@ SEEDS = [1, 2, *fresh(__name__)]
 
 def near(messages, seed=0):
     """A server near by, whose answers come in pieces."""
-    server = FarServer(messages, random.Random(seed), round_trip_s=0.0001)
+    server = line(messages, random.Random(seed), round_trip_s=0.0001)
     server.pieces = [1, 9, 1000, 1 << 20]
     return server
 
@@ -114,12 +115,13 @@ def test_what_a_mirror_answers_is_dropped():
 def test_one_by_one_messages_are_those_of_the_columns(seed):
     """What is taken a message at a time is what is taken at one time."""
     rng = random.Random(seed)
-    messages = random_messages(rng, 200)
-    for message, stored in zip(messages[::7], ODD.values(), strict=False):
-        message.headers, message.data = [], message.data[:100]
-        messages[messages.index(message)] = Message(
-            message.sequence, message.subject, message.data, stored=stored
+    messages = [
+        Message(
+            2**53 + 3 * number, rng.choice(material.SUBJECTS).decode(), material.payload(rng, True),
+            nanos=material.nanos(rng), stored=material.stored(rng, True),
         )
+        for number in range(200)
+    ]  # fmt: skip
     server = near(messages, seed)
     columns = gathered(server).take().columns(with_headers=True)
     found = gathered(server).take_each()

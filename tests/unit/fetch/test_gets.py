@@ -8,8 +8,8 @@ from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
 
-from ...kits.faraway import FarServer
 from ...kits.messages import Message
+from ...kits.model import line
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
@@ -39,7 +39,7 @@ def stored(rng, count, gaps, sizes):
 def test_a_range_takes_few_round_trips():
     """Far away 40,000 messages are two requests."""
     messages = [Message(sequence) for sequence in range(1, 40_001)]
-    server = FarServer(messages, random.Random(1))
+    server = line(messages, random.Random(1))
     assert sequences(server, 40_000) == list(range(1, 40_001))
     assert len(server.asked) == 2
     assert server.turns <= 4
@@ -47,7 +47,7 @@ def test_a_range_takes_few_round_trips():
 
 def test_near_the_server_one_request_is_under_way():
     messages = [Message(sequence) for sequence in range(1, 10_001)]
-    server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
+    server = line(messages, random.Random(1), round_trip_s=0.0005)
     assert sequences(server, 10_000) == list(range(1, 10_001))
     assert server.together == 1
     assert server.turns == len(server.asked) >= 10
@@ -60,7 +60,7 @@ def test_every_message_once_whatever_the_requests_bring(seed, gaps):
     rng = random.Random(seed)
     sizes = [rng.choice([10, 100, 20_000]) for _ in range(4)]
     messages = stored(rng, 6_000, gaps, sizes)
-    server = FarServer(messages, rng)
+    server = line(messages, rng)
     server.pieces = [1, 9, 1000, 1 << 16, 1 << 20]
     end = messages[-1].sequence
     assert sequences(server, end) == [message.sequence for message in messages]
@@ -72,7 +72,7 @@ def test_a_connection_that_is_cut(seed, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the pauses behind cuts
     rng = random.Random(seed)
     messages = stored(rng, 6_000, rng.choice([0.0, 0.3]), [50])
-    server = FarServer(messages, rng, cut=0.04)
+    server = line(messages, rng, cut=0.04)
     server.pieces = [1 << 13]
     end = messages[-1].sequence
     assert sequences(server, end) == [message.sequence for message in messages]
@@ -82,47 +82,26 @@ def test_a_connection_that_is_cut(seed, monkeypatch):
 def test_the_stream_ends_before_the_range():
     """Requests beyond the end bring nothing; then the leader's word is asked."""
     messages = [Message(sequence) for sequence in range(1, 7_001)]
-    server = FarServer(messages, random.Random(1))
+    server = line(messages, random.Random(1))
     assert sequences(server, 60_000) == list(range(1, 7_001))
 
 
-class Failing(FarServer):
-    """Something of a read fails once, with rows made of the answers before it."""
+@pytest.mark.parametrize("fails", ["send", "requests", "spoil"])
+def test_rows_that_were_made_are_handed_on_whatever_fails_then(monkeypatch, fails):
+    """Rows that were made reach Spark though the next request, or its answer, fails in any way."""
+    server = line([Message(sequence) for sequence in range(1, 30_001)], random.Random(1))
+    works, failed = getattr(server, fails), []
 
-    fails = ""
+    def once(what, *more):
+        if failed or len(server.asked) <= (fails != "send"):
+            return works(what, *more)
+        failed.append(what)
+        if fails == "spoil":
+            return what[:9] + what[10:]
+        server.drop()
+        raise NotConnectedError("model", "cut")
 
-    def _is_due(self, where):
-        due = self.fails == where and len(self.asked) > (where != "send")
-        if due:
-            self.fails = ""
-            self.cuts += 1
-        return due
-
-    def send(self, data):
-        if self._is_due("send"):
-            self.drop()
-            raise NotConnectedError("far", "cut")
-        super().send(data)
-
-    def requests(self, requests):
-        if self._is_due("leader"):
-            self.drop()
-            raise NotConnectedError("far", "cut")
-        return super().requests(requests)
-
-    def _frames(self, query):
-        frames = super()._frames(query)
-        if self._is_due("reply"):
-            del frames[len(frames) // 2]
-        return frames
-
-
-@pytest.mark.parametrize("fails", ["send", "leader", "reply"])
-def test_rows_that_were_made_are_handed_on_whatever_fails_then(fails):
-    """Rows that were made reach Spark though the next request fails in any way."""
-    messages = [Message(sequence) for sequence in range(1, 30_001)]
-    server = Failing(messages, random.Random(1))
-    server.fails = fails
-    end = 30_000 if fails != "leader" else 40_000  # beyond the stream's last message
+    monkeypatch.setattr(server, fails, once)
+    end = 30_000 if fails != "requests" else 40_000  # beyond the stream's last message
     assert sequences(server, end) == list(range(1, 30_001))
-    assert server.cuts == 1
+    assert failed

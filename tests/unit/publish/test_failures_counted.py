@@ -11,15 +11,14 @@ from pyspark_jetstream.publish.lanes.lane import Lane
 from ...kits.lanes import (
     PREFIX,
     FixedLimit,
-    ModelServer,
-    error,
     exchange,
     hear,
     messages,
     sent,
     terms,
 )
-from ...kits.world import Net, World, block, command, elsewhere, is_row
+from ...kits.model import ModelStream, error
+from ...kits.world import World, block, command, is_row
 from .test_rejected import TOO_LARGE, picky
 from .test_waits import START_S, world_of
 
@@ -46,7 +45,7 @@ def outcome(world: World, status: str) -> int:
 def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, status, err_code, is_ignored):
     """A stream that is not there for a moment, or an id in process; push-back is not."""
     world = World(monkeypatch, [block("a", 0)], random.Random(1))
-    one = world.server
+    one = world.stream
     one.answers = lambda sent: one.refused(sent, status, err_code) if len(one.heard) == 1 else None
 
     assert world.run().acked == 1
@@ -58,7 +57,7 @@ def test_a_subject_at_its_own_limit_is_ignored():
     """I6: it says nothing of the others; the limit of the stream does."""
     lane = lane_of()
     lane.offer(messages(["a", "b"]))
-    rows, server = sent(lane), ModelServer()
+    rows, server = sent(lane), ModelStream()
     server.refuse = {
         b"0": error(503, 10077, "maximum messages per subject exceeded"),
         b"1": error(503, 10077, "maximum messages exceeded"),
@@ -71,7 +70,7 @@ def test_a_subject_at_its_own_limit_is_ignored():
 
 def test_what_a_broken_connection_loses_is_ignored():
     """Everything on the wire that has to go again."""
-    lane, server = lane_of(), ModelServer()
+    lane, server = lane_of(), ModelStream()
     lane.offer(messages(["a"] * 7))
     sent(lane)
     lane.on_disconnect()
@@ -88,7 +87,7 @@ def test_silence_is_not_ignored():
     lane.offer(messages(["a"] * 7))
     sent(lane)
     lane.expire(5.0)
-    exchange(lane, ModelServer(), 6.0)
+    exchange(lane, ModelStream(), 6.0)
 
     assert (lane.tally.acked, lane.tally.retries, lane.tally.ignored) == (7, 7, 0)
 
@@ -115,10 +114,8 @@ def test_what_is_refused_for_good_is_rejected(monkeypatch):
 
 def test_receipts_and_reports_bypass_the_limit(monkeypatch):
     """Each that was sent counts once."""
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
     world = world_of(monkeypatch, metrics_subject="m")
-    elsewhere(monkeypatch, world)
     net, offered, reports = world.net, world.net.offer, []
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
     net.commands += [(START_S + 1, command(1, "b", 1.0)), (START_S + 2, command(2, "a", 1.0))]
@@ -138,10 +135,8 @@ def test_receipts_and_reports_bypass_the_limit(monkeypatch):
 @pytest.mark.parametrize("may", [True, False])
 def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
     """Where the user may not publish them none is sent, from the second on."""
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
     world = world_of(monkeypatch, metrics_subject="m")
-    elsewhere(monkeypatch, world)
     world.net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 3
     monkeypatch.setattr(world.net, "offer", lambda *said: may)
     world.run()

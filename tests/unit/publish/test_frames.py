@@ -9,7 +9,8 @@ from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.frames import framed
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits.lanes import PREFIX, FixedLimit, joined, messages, parse, terms
+from ...kits.lanes import PREFIX, FixedLimit, messages, terms
+from ...kits.model import parse
 from ...kits.seeds import fresh
 
 
@@ -48,7 +49,7 @@ def test_frames_are_those_of_the_protocol(most, headers, seed):
         start = chance.randint(0, len(part))
         end = chance.randint(start, len(part))
         run = first + start, first + end
-        assert joined(block.slice(*run)) == b"".join(frames[start:end])
+        assert bytes(block.slice(*run)) == b"".join(frames[start:end])
         assert block.nbytes(*run) == sum(map(len, frames[start:end]))
 
 
@@ -56,12 +57,12 @@ def test_a_large_payload_that_goes_again_is_the_same_bytes():
     """What is lost of large rows goes again, a chunk at a time, and is given up at its time."""
     lane = Lane(PREFIX, *terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
-    sent = parse(joined(lane.frames_to_send(0.0, 1 << 20)))
+    sent = parse(bytes(lane.frames_to_send(0.0, 1 << 20)))
     lane.on_pubacks([0, 2], 0.1)
     lane.on_disconnect()
     again = []
     while frames := lane.frames_to_send(1.0, 250_000):
-        again.append(parse(joined(frames)))
+        again.append(parse(bytes(frames)))
 
     assert [each.data[:1] for each in sent] == [b"\0", b"\1", b"\2", b"\3", b"\4"]
     assert again == [[sent[1], sent[3]], [sent[4]]]

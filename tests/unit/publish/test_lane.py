@@ -8,16 +8,8 @@ from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.sender import absorb
 
-from ...kits.lanes import (
-    INBOX,
-    PREFIX,
-    FixedLimit,
-    error,
-    messages,
-    parse,
-    sent,
-    terms,
-)
+from ...kits.lanes import INBOX, PREFIX, FixedLimit, messages, sent, terms
+from ...kits.model import error, parse
 
 MIB = 1 << 20
 

@@ -9,7 +9,8 @@ import pytest
 from pyspark_jetstream.outbox.targets import Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 
-from ...kits.lanes import INBOX, error
+from ...kits.lanes import INBOX
+from ...kits.model import error
 from ...kits.options import connection_of, sink_of, targets_of
 from ...kits.world import STREAMS, block
 

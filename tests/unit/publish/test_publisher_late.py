@@ -11,7 +11,8 @@ from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
 
-from ...kits.lanes import ModelServer, messages, parse
+from ...kits.lanes import messages
+from ...kits.model import ModelStream, parse
 from ...kits.options import FIXED, connection_of, sink_of
 
 COUNT = 300
@@ -26,7 +27,7 @@ class Standing(Connection):
         self._theirs = theirs
         self._rows, self._acks = 0, b""
         self._answered = answered
-        self._server = ModelServer()
+        self._stream = ModelStream()
         super().__init__(ours, {})
 
     def monotonic(self) -> float:
@@ -48,8 +49,8 @@ class Standing(Connection):
         for sent in parse(bytes(data)):
             self._rows += 1
             if self._rows <= self._answered:
-                ((_, _, said),) = self._server.publish(sent)
-                self._acks += b"MSG %b 2 %d\r\n%b\r\n" % (sent.reply.encode(), len(said), said)
+                (said,) = self._stream.publish(sent)
+                self._acks += said.frame(2)
         if self._rows == COUNT:
             self._theirs.sendall(self._acks)
             self.ahead_s = HOUR_S

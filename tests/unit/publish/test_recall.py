@@ -11,7 +11,8 @@ from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits.lanes import PREFIX, FixedLimit, Reply, Sent, error, sent, terms
+from ...kits.lanes import PREFIX, FixedLimit, sent, terms
+from ...kits.model import Reply, Sent, error
 from ...kits.options import FIXED
 from ...kits.world import World, block, command
 
@@ -110,13 +111,13 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum
     """I1, I7: each waits longer and longer, also when there are more than are known."""
     monkeypatch.setattr(refusals, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1))
-    for server in world.net.servers:
-        server.full_until = 103.0
+    for stream in world.net.streams:
+        stream.full_until = 103.0
     counts = world.run()
 
     assert counts.acked == 16
     assert sorted(world.rows()) == list(range(16))
-    assert len(world.server.heard) < 16 * 10
+    assert len(world.stream.heard) < 16 * 10
 
 
 @pytest.mark.parametrize("maximum", [4, 100])
@@ -130,18 +131,18 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
         max_in_flight=maximum,
         publish_timeout_s=100.0,
     )
-    server, stored_at = world.server, dict[str, float]()
+    stream, stored_at = world.stream, dict[str, float]()
 
     def answers(sent: Sent) -> list[Reply] | None:
-        if sent.subject == "a" and server.now < 130:
-            return server.fails(sent, error(503, 10077))
-        stored_at[sent.subject] = server.now
+        if sent.subject == "a" and stream.now < 130:
+            return stream.fails(sent, error(503, 10077))
+        stored_at[sent.subject] = stream.now
         return None
 
-    server.answers = answers
+    stream.answers = answers
     assert world.run().acked == 400
     assert stored_at["b"] < 115 < 130 <= stored_at["a"]
-    tried = [each for each in server.heard if each.subject == "a"]
+    tried = [each for each in stream.heard if each.subject == "a"]
     assert len(tried) < 200 + maximum + 60
 
 

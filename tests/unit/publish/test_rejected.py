@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 
-from ...kits.lanes import ModelServer, error
-from ...kits.world import SUBJECTS, Net, World, block, elsewhere
+from ...kits.model import ModelStream, error
+from ...kits.world import SUBJECTS, World, block
 
 LETTERS = {"dead_letter_subject": "dlq", "rejects": True}
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
@@ -22,9 +22,8 @@ def picky(
     total: int,
     never: dict[int, dict[str, object] | None],
     **options: object,
-) -> tuple[World, ModelServer]:
+) -> tuple[World, ModelStream]:
     """Rows of which the server never stores some, and where dead letters go."""
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks, first = [], 0
     while first < total:
         count = min(rng.choice([1, 30, 100, 400]), total - first)
@@ -38,15 +37,15 @@ def picky(
         blocks.append(found)
         first += count
     world = World(monkeypatch, blocks, rng, **options)
-    for server in world.net.servers:
-        server.refuse = {b"%d." % row: each for row, each in never.items() if each is not None}
-    return world, elsewhere(monkeypatch, world)
+    for stream in world.net.streams:
+        stream.refuse = {b"%d." % row: each for row, each in never.items() if each is not None}
+    return world, world.elsewhere
 
 
 def test_a_dead_letter_says_what_the_server_said(monkeypatch):
     world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, **LETTERS)
     world.run()
-    (letter,) = dead.stored
+    (letter,) = dead.messages
 
     reason = "Rejected: message size exceeds maximum allowed (err_code 10054)"
     assert letter.headers["Jetstream-Sink-Reason"] == reason
@@ -59,7 +58,7 @@ def test_without_it_the_task_fails(monkeypatch):
 
     with pytest.raises(PublishRejectedError, match="err_code 10054"):
         world.run()
-    assert not dead.stored
+    assert not dead.messages
 
 
 def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
@@ -70,7 +69,7 @@ def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
 
     with pytest.raises(PublishRejectedError):
         world.run()
-    assert not dead.stored
+    assert not dead.messages
 
 
 def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
@@ -87,9 +86,9 @@ def test_dead_letters_keep_their_order(monkeypatch):
     met = {row: error(400, 10071, f"wrong last sequence: {row % 2}") for row in range(6)}
     world, dead = picky(monkeypatch, random.Random(1), 6, met, **LETTERS)
     world.run()
-    reasons = [each.headers["Jetstream-Sink-Reason"] for each in dead.stored]
+    reasons = [each.headers["Jetstream-Sink-Reason"] for each in dead.messages]
 
-    assert [each.data for each in dead.stored] == [b"%d." % row for row in range(6)]
+    assert [each.data for each in dead.messages] == [b"%d." % row for row in range(6)]
     assert [each.split()[4] for each in reasons] == ["0", "1"] * 3
 
 
@@ -121,4 +120,4 @@ def test_a_rejected_row_outlives_its_connection(monkeypatch):
     monkeypatch.setattr(net, "poll", cut)
     world.run()
 
-    assert cuts and len(dead.stored) == 1
+    assert cuts and len(dead.messages) == 1

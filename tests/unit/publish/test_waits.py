@@ -21,19 +21,9 @@ from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal
 
-from ...kits.lanes import Sent, error
+from ...kits.model import Sent, error
 from ...kits.options import FIXED, rules_of
-from ...kits.world import (
-    SHEDDABLE,
-    Net,
-    World,
-    block,
-    command,
-    elsewhere,
-    is_row,
-    shedding,
-    urgent,
-)
+from ...kits.world import SHEDDABLE, World, block, command, is_row, shedding, urgent
 
 START_S = 100.0
 """When each write begins."""
@@ -56,7 +46,7 @@ def refusing(status: int, code: int, err_code: int) -> Callable[[World], None]:
     """The server says this, whatever comes."""
 
     def refuse(world: World) -> None:
-        for one in world.net.servers:
+        for one in world.net.streams:
             one.answers = lambda sent, one=one: (
                 one.refused(sent, status, err_code) if status
                 else one.fails(sent, error(code, err_code))
@@ -128,9 +118,9 @@ def test_b15_refusals_without_end_are_a_pause_or_a_timeout(monkeypatch, from_s, 
     world = World(
         monkeypatch, [block("a", 0)], random.Random(1), publish_timeout_s=30.0, rules=rules
     )
-    server = world.server
-    server.answers = lambda sent: (
-        server.fails(sent, error(503, 10077)) if server.now >= START_S + from_s else []
+    stream = world.stream
+    stream.answers = lambda sent: (
+        stream.fails(sent, error(503, 10077)) if stream.now >= START_S + from_s else []
     )
 
     with pytest.raises(expected) as raised:
@@ -161,14 +151,14 @@ def test_a13_what_may_be_stored_is_not_given_up(monkeypatch):
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq", ack_timeout_s=2.0)
     silent_once = [b"0."]
     world.net.on_sent = lambda each: each.data not in silent_once or silent_once.clear()
-    for server in world.net.servers:
-        server.full_until = math.inf
+    for stream in world.net.streams:
+        stream.full_until = math.inf
 
     with pytest.raises(JetStreamError, match="publish to 'a'"):
         world.run()
     assert START_S + 15 <= world.clock.now < START_S + 21
-    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} >= {"PublishTimeout"}
-    assert b"0." not in {each.data for each in dead.stored}
+    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.messages} >= {"PublishTimeout"}
+    assert b"0." not in {each.data for each in dead.messages}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -197,7 +187,7 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
 
     net.poll = watched  # type: ignore[method-assign]
     counts = world.run()
-    letters = [int(each.data.split(b".")[0]) for each in dead.stored]
+    letters = [int(each.data.split(b".")[0]) for each in dead.messages]
 
     assert 7 < maximum <= 64
     assert len(dead.heard) > len(letters) == len(set(letters)) == counts.dead_letters > 0
@@ -206,10 +196,8 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
 
 def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
     """A27: while nothing is answered reports go out in time, and receipts at once."""
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.5)
     world = world_of(monkeypatch, **FIXED, max_in_flight=1, metrics_subject="m")
-    heard = elsewhere(monkeypatch, world)
     net, receipts, receipt = world.net, [], world.net.receipt
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 10
     net.commands += [(START_S + 3, command(1, "b", 1.0)), (START_S + 7, command(2, "a", 1.0))]
@@ -220,8 +208,8 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
         receipt(each)
 
     net.receipt = noted  # type: ignore[method-assign]
-    publish = heard.publish
-    heard.publish = lambda sent: (reports.append(world.clock.now), publish(sent))[1]  # type: ignore[method-assign]
+    publish = world.elsewhere.publish
+    world.elsewhere.publish = lambda sent: (reports.append(world.clock.now), publish(sent))[1]  # type: ignore[method-assign]
     counts = world.run()
 
     assert counts.acked == 80
@@ -327,7 +315,7 @@ def test_b18_paused_rows_hold_up_the_others(monkeypatch, are_sent):
     """B18: when half of `bufferMemory` is full the iterator waits, be they sent and refused."""
     world = world_of(monkeypatch, rules=rules_of(held_bytes=1000, throttle_max_wait_s=1e9))
     if are_sent:
-        world.server.full_until = START_S + 5
+        world.stream.full_until = START_S + 5
     else:
         world.net.commands.append((START_S, command(1, "a", 5.0)))
     asked = asked_at(monkeypatch, world)

@@ -10,9 +10,8 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.metrics import MetricsReport
 
-from ...kits.lanes import ModelServer
 from ...kits.options import FIXED, priorities_of, rules_of
-from ...kits.world import SECOND, SHEDDABLE, Net, World, block, command, elsewhere, shedding
+from ...kits.world import SHEDDABLE, World, block, command, shedding
 from .test_waits import START_S, world_of
 
 ROUTES = priorities_of(subjects=(("a", Priority.NORMAL), ("*", Priority.NON_CRITICAL)))
@@ -36,7 +35,6 @@ def test_shed_rows_have_their_route(monkeypatch):
 
 def test_what_waits_has_its_route(monkeypatch):
     """Reports say which rows wait, by filter; those that wait no more are 0."""
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     monkeypatch.setattr(telemetry, "REPORT_S", 0.02)
     rows = block("abcd" * 300, 0)
     world = World(
@@ -44,9 +42,8 @@ def test_what_waits_has_its_route(monkeypatch):
         max_in_flight=4, priorities=ROUTES, metrics_subject="m",
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip
-    found = elsewhere(monkeypatch, world)
     world.run()
-    reports = [MetricsReport.decode(each.data).snapshot for each in found.heard]
+    reports = [MetricsReport.decode(each.data).snapshot for each in world.elsewhere.heard]
     seen = {
         labels: [report.values["jetstream_publish_queue_total"].get(labels) for report in reports]
         for report in reports
@@ -80,17 +77,13 @@ def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0)
     world, _ = shedding(monkeypatch, False, rules=rules, drops=True, publish_timeout_s=100.0)
 
-    busy, free = ModelServer(), world.net.servers[0]
+    busy, free = world.net.streams[:: 1 - 2 * other]
     busy.answers = lambda sent: busy.refused(sent, 429, 10167) if busy.now < START_S + 3 else None
-    world.net.servers = (free, busy) if other else (busy, free)
-    own = world.net.servers
-    monkeypatch.setattr(world.net, "server_of", lambda each: own[each.subject in SECOND])
     counts = world.run()
-    stored = {place: len(each.stored) for place, each in enumerate(own)}
 
     assert counts.dropped > 0
-    assert stored[0 if other else 1] == 150
-    assert stored[1 if other else 0] == 150 - counts.dropped
+    assert len(free.messages) == 150
+    assert len(busy.messages) == 150 - counts.dropped
 
 
 def test_what_an_attempt_before_has_stored_hides_no_wait(monkeypatch):

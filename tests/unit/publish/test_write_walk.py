@@ -19,10 +19,10 @@ from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import sender
 
-from ...kits.lanes import Sent, error
+from ...kits.model import Sent, error
 from ...kits.options import rules_of
 from ...kits.seeds import SEED
-from ...kits.world import SUBJECTS, Net, World, block, command, elsewhere
+from ...kits.world import SUBJECTS, World, block, command
 
 LOW, MIDDLE = Priority.NON_CRITICAL, Priority.NORMAL
 METRICS = "metrics"
@@ -58,7 +58,6 @@ class Write:
         """Those that can be no messages."""
         self.letters = self.rejects or self.policy == "dead-letter"
         self.window_s = rng.choice([1.0, 10.0, 1e9])
-        monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
         monkeypatch.setattr(sender, "_CHUNK_BYTES", rng.choice([100, 1 << 19]))
         self.world = World(
             monkeypatch,
@@ -81,12 +80,12 @@ class Write:
                 overload_window_s=self.window_s,
             ),
         )
-        self.dead = elsewhere(monkeypatch, self.world)
+        self.dead = self.world.elsewhere
         if self.known:
             known = pa.array(sorted(self.known), pa.int64())
             self.world.stored_before = lambda each: pc.is_in(each.rows, known)
-        for server in self.world.net.servers:
-            server.refuse = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
+        for stream in self.world.net.streams:
+            stream.refuse = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
         self._disturb(seed)
         self._surround(monkeypatch)
 
@@ -133,8 +132,7 @@ class Write:
     def _surround(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the server takes, and one moment at which the network breaks."""
         rng, net = self.rng, self.world.net
-        self.max_payload = rng.choice([1 << 20, 10])
-        monkeypatch.setattr(Net, "max_payload", self.max_payload)
+        net.max_payload = rng.choice([1 << 20, 10])
         breaks_at, sent = rng.choice([0, 10, 100]), 0
 
         def arrives(each: Sent) -> bool:
@@ -168,7 +166,7 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     write = Write(monkeypatch, seed)
     counts = write.world.run()
     stored = write.world.rows()
-    apart = [each for each in write.dead.stored if each.subject != METRICS]
+    apart = [each for each in write.dead.messages if each.subject != METRICS]
     letters = [int(each.data.split(b".")[0]) for each in apart]
     gone = set(range(write.total)) - write.known - set(stored)
     dropped = gone - set(letters)
@@ -190,7 +188,7 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     assert took_s < ENOUGH_S, f"seed {seed}"
     assert said == [len(dropped)] * bool(dropped), f"seed {seed}"
     reported = any(each.subject == METRICS for each in write.dead.heard)
-    assert write.max_payload > 10 or not reported, f"seed {seed}"
+    assert write.world.net.max_payload > 10 or not reported, f"seed {seed}"
     counted = write.world.telemetry.snapshot()
     for priority in Priority if write.policy != "drop" else ():
         named = {"priority": priority.label}

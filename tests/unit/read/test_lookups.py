@@ -7,8 +7,8 @@ import pytest
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 from pyspark_jetstream.read.lookups import Lookups
 
-from ...kits.faraway import FarServer
 from ...kits.messages import Message
+from ...kits.model import line
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
@@ -22,7 +22,7 @@ def stored(count, subjects, sizes=(3,)):
 
 
 def looked_up(server, pin):
-    names = list(dict.fromkeys(m.subject for m in server.messages))
+    names = list(dict.fromkeys(m.subject for m in server.stream.messages))
     pages = Lookups(server, "S", pin, 1).last(names, list)
     return {m.subject.decode(): m.sequence for page in pages for m in page}
 
@@ -34,7 +34,7 @@ def last_at(messages, pin):
 def test_a_snapshot_of_50000_subjects_takes_few_round_trips():
     """Far away a request has 1,000 names."""
     messages = stored(50_000, 50_000)
-    server = FarServer(messages, random.Random(1))
+    server = line(messages, random.Random(1))
 
     assert looked_up(server, 50_000) == last_at(messages, 50_000)
     assert len(server.asked) == 50
@@ -44,7 +44,7 @@ def test_a_snapshot_of_50000_subjects_takes_few_round_trips():
 def test_near_the_server_one_request_is_under_way():
     """So that no writer waits for more than one of them."""
     messages = stored(2_000, 1_000)
-    server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
+    server = line(messages, random.Random(1), round_trip_s=0.0005)
 
     assert looked_up(server, 2_000) == last_at(messages, 2_000)
     assert server.together == 1
@@ -54,7 +54,7 @@ def test_near_the_server_one_request_is_under_way():
 def test_subjects_that_changed_since_are_asked_about_together():
     """128 at one time: their first messages in a turn, and in the next the last ones at the pin."""
     messages = stored(2_000, 1_000)
-    server = FarServer(messages, random.Random(1))
+    server = line(messages, random.Random(1))
 
     assert looked_up(server, 1_000) == last_at(messages, 1_000)
     assert server.turns <= 2 * 8 + 4
@@ -65,7 +65,7 @@ def test_whatever_is_cut_all_subjects_are_found(seed):
     """Connections that break, answers that come in pieces, messages of which few fit a request."""
     rng = random.Random(seed)
     messages = stored(3_000, 1_500, tuple(rng.choice([3, 3, 2_000, 30_000]) for _ in range(7)))
-    server = FarServer(messages, rng, cut=0.005)
+    server = line(messages, rng, cut=0.005)
     server.pieces = [1_000, 1 << 16, 1 << 20]
     pin = rng.choice([1_500, 2_200, 3_000])
 
