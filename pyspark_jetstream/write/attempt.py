@@ -31,9 +31,8 @@ from .exactlyonce.ids import TaskName
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskRecord
 from .exactlyonce.recovery import Recovery
-from .exactlyonce.targetstate import FoundStream
 from .rows import MessageBuilder
-from .streams import Streams, check_target
+from .streams import FoundStream, Streams, check_target
 from .watch import Watch
 
 logger = get_logger(__name__)

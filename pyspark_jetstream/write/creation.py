@@ -15,7 +15,7 @@ from ..client.patience import Patience
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
 from ..publish.settings import StreamCreation
 from ..sanitize import get_logger
-from .exactlyonce.targetstate import SETTLES_S
+from .streams import SETTLES_S
 
 logger = get_logger(__name__)
 

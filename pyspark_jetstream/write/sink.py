@@ -40,7 +40,7 @@ from ..publish.outcome import Written
 from ..publish.settings import SinkOptions
 from ..sanitize import get_logger
 from ..worker import log_for
-from .exactlyonce.targetstate import FoundStream, check_targets
+from .streams import FoundStream, check_unchanged
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -289,7 +289,7 @@ def _check_targets(options: SinkOptions, tasks: list[Published]) -> list[FoundSt
 
             remedy = Ledger(js).remedy(tasks[0].write_id)
         try:
-            return [FoundStream.of(info) for info in check_targets(js, seen, remedy).values()]
+            return [FoundStream.of(info) for info in check_unchanged(js, seen, remedy).values()]
         except TargetChangedError:
             raise
         except JetStreamError as error:

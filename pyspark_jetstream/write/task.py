@@ -36,9 +36,8 @@ from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..worker import MAX_NAME, query_name
 from .exactlyonce.ids import Ids, TaskName
-from .exactlyonce.targetstate import FoundStream
 from .rows import MessageBuilder
-from .streams import Streams
+from .streams import FoundStream, Streams
 
 if TYPE_CHECKING:
     from .reroutes import Reroutes

@@ -11,7 +11,7 @@ from pyspark_jetstream.write.exactlyonce import tail
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
-from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
+from pyspark_jetstream.write.streams import FoundStream
 
 from ..kits.clients import attempt, serving
 from ..kits.options import connection_of, sink_of

@@ -15,12 +15,12 @@ from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.info import StoredMessage
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import PublishError, TargetChangedError
-from pyspark_jetstream.write.exactlyonce import targetstate
+from pyspark_jetstream.write import streams
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import Committed, committed_of
-from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
+from pyspark_jetstream.write.streams import FoundStream
 from pyspark_jetstream.write.task import TaskReport
 
 from ..kits.clients import attempt
@@ -95,7 +95,7 @@ class Place(Store):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A server of its own, with a stream T and a ledger; a loss is believed soon."""
-    monkeypatch.setattr(targetstate, "SETTLES_S", 0.2)
+    monkeypatch.setattr(streams, "SETTLES_S", 0.2)
     made = Place(tmp_path)
     yield made
     made.client.close()
@@ -232,7 +232,7 @@ def test_what_leaves_as_it_should_is_no_loss(place):
 
 def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
     """A loss that shows in one look and not in the next is none."""
-    monkeypatch.setattr(targetstate, "SETTLES_S", 30.0)
+    monkeypatch.setattr(streams, "SETTLES_S", 30.0)
     ledger = Ledger(place.js)
     seen = FoundStream.of(place.js.stream_info("T"))
 

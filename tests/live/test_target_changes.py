@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from pyspark_jetstream.errors import (
     TargetChangedError,
 )
-from pyspark_jetstream.write.exactlyonce import targetstate
+from pyspark_jetstream.write import streams
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
@@ -23,7 +23,7 @@ COUNT = 1200
 
 @pytest.fixture(autouse=True)
 def a_loss_is_believed_soon(monkeypatch):
-    monkeypatch.setattr(targetstate, "SETTLES_S", 0.1)
+    monkeypatch.setattr(streams, "SETTLES_S", 0.1)
 
 
 def rows(name, meanwhile):

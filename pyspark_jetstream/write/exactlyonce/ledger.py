@@ -39,6 +39,7 @@ from ...client.jetstream import JetStream
 from ...client.keyvalue import ROOM, Bucket
 from ...errors import ApiError, JetStreamError, LedgerError, WriterFencedError
 from ...sanitize import get_logger
+from ..streams import FoundStream, check_unchanged
 from .ids import SECRET_BYTES, Ids, TaskName, secret_prefix
 from .records import (
     Committed,
@@ -50,7 +51,6 @@ from .records import (
     mapping_of,
     secret_of,
 )
-from .targetstate import FoundStream, check_targets
 
 logger = get_logger(__name__)
 
@@ -271,7 +271,7 @@ class Ledger:
             if then.created != now.created or then.end > now.end
         ]
         if before:  # so it seemed a moment ago
-            check_targets(self._js, before, self.remedy(write))
+            check_unchanged(self._js, before, self.remedy(write))
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from ...client.info import StoredMessage
 from ...errors import LedgerError
 from ...foreign import Reader, each, number, read_json, record, text
+from ..streams import FoundStream
 from .ids import SECRET, TaskName
-from .targetstate import FoundStream
 
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 """The name of a stream, which becomes a token of subjects."""

@@ -28,9 +28,9 @@ from ...client.connection import Client
 from ...errors import LedgerError
 from ...outbox.messages import Messages
 from ...outbox.targets import Target
+from ..streams import FoundStream
 from .ids import TaskName
 from .tail import StoredRows, tail_of
-from .targetstate import FoundStream
 
 
 class Recovery:

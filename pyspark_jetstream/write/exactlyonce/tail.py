@@ -35,9 +35,9 @@ from ...errors import LedgerError
 from ...outbox.targets import Target
 from ...sanitize import get_logger
 from ..headerlines import ROW_ID
+from ..streams import FoundStream, check_unchanged
 from .ids import TaskName
 from .ledger import Ledger
-from .targetstate import FoundStream, check_targets
 
 logger = get_logger(__name__)
 
@@ -152,7 +152,7 @@ class Tail:
         """
         js, noted = JetStream(client), list(noted)
         with self._lock:
-            infos = check_targets(js, noted, Ledger(js).remedy(name.write))
+            infos = check_unchanged(js, noted, Ledger(js).remedy(name.write))
             for since in noted:
                 info, span = infos[since.name], self._spans.get(since.name)
                 lacks = span is None or (others and span.others is None)

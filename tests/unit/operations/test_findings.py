@@ -24,7 +24,7 @@ from pyspark_jetstream.operations.inspect.findings import (
 from pyspark_jetstream.readstream.offsets import INITIAL, Offset, begins
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 from pyspark_jetstream.write.exactlyonce.records import Committed
-from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
+from pyspark_jetstream.write.streams import FoundStream
 
 from ...kits.checkpoints import offset
 
