@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.publish.lanes.frames import Publishes, framed
+from pyspark_jetstream.publish.lanes.flight import Publishes, framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
 _DATA: Final = Path(__file__).parent.parent / "jobs" / "data" / "flights-100k.parquet"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.flight import Publishes
 
 _PULL_MESSAGES: Final = 20_000
 _PULL_BYTES: Final = 4 << 20

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
-from ..outbox.window import Window
+from .lanes.flight import Window
 from .lanes.lane import Lane
 from .settings import SinkOptions
 

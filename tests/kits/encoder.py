@@ -7,7 +7,7 @@ from inspect import signature
 
 import pyarrow as pa
 
-from pyspark_jetstream.publish.lanes.frames import Publishes, framed
+from pyspark_jetstream.publish.lanes.flight import Publishes, framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from .options import parse_sink

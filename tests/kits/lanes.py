@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.window import Window
+from pyspark_jetstream.publish.lanes.flight import Window
 from pyspark_jetstream.publish.settings import WindowOptions
 
 from .model import Sent, parse

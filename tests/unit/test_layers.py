@@ -59,7 +59,7 @@ PURE = {
 } | {  # fmt: skip
     f"publish.{module}"
     for module in "options outcome laneset metrics telemetry lanes.answers lanes.flight"
-    " lanes.frames lanes.lane lanes.retries settings".split()
+    " lanes.lane lanes.retries settings".split()
 } | {
     "client.blocks", "client.info", "client.options", "client.wire",
     "fetch.call", "fetch.durable", "fetch.layout", "fetch.options",

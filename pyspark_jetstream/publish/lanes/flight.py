@@ -1,7 +1,9 @@
 """
-Publishes by their ordinals: those offered, those sent once and when, those that are done with here.
+The publishes of one lane in flight: their frames, their ordinals, how many there may be.
 
-Rule 1: no decision is taken here; what goes, and what goes again, is the lane's to say.
+Rule 1: no I/O and no clock; the frames of a part of a batch are one Arrow array, without a loop.
+Rule 2: a frame is final: what is sent again is the same bytes, `Nats-Msg-Id` included.
+Rule 3: what goes, and what goes again, is the lane's to say.
 
     low ≤ … < next ≤ … < end        below `low` all are done with, from `next` on none was sent
 
@@ -10,13 +12,117 @@ What is to be sent again is done with here: it is in `retries`.
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from ...outbox.messages import Messages
-from .frames import Publishes, size_of
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...arrays import CRLF, digits, is_all, join, offsets, places, scalar, view
+from ...outbox.messages import FRAMING_BYTES, Messages
+
+_PREAMBLE: Final = b"NATS/1.0\r\n"
+_BLANK: Final = scalar(" ")
+
+_INITIAL: Final = 256
+"""Publishes; each task begins with them."""
+
+_CUT: Final = 0.7
+"""Factor of the size after a push-back."""
+
+
+def framed(messages: Messages, first: int, prefix: str) -> Publishes:
+    """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
+    lines = messages.lines
+    ordinals = digits(pc.add(places(len(messages)), first))
+    to: list[Any] = [messages.subject, _BLANK, scalar(f"{prefix}."), ordinals, _BLANK]
+    plain = None if lines is None else pc.equal(pc.binary_length(lines), 0)
+    sizes = pc.binary_length(messages.data)
+    end = [messages.data, CRLF]
+    if lines is None or is_all(plain):
+        frames = _pub(to, sizes, end)
+    else:
+        frames = _hpub(to, lines, sizes, end)
+        if pc.any(plain).as_py():
+            frames = pc.if_else(plain, _pub(to, sizes, end), frames)
+    at = view(offsets(frames)) if len(messages) else (0,)
+    return Publishes(first, memoryview(frames.buffers()[2] or b""), at, messages)
+
+
+def _pub(to: list[Any], sizes: pa.Array, end: list[Any]) -> pa.Array:
+    return join(scalar("PUB "), *to, digits(sizes), CRLF, *end)
+
+
+def _hpub(to: list[Any], lines: pa.Array, sizes: pa.Array, end: list[Any]) -> pa.Array:
+    header_sizes = pc.add(pc.binary_length(lines), FRAMING_BYTES)
+    return join(
+        scalar("HPUB "),
+        *to,
+        digits(header_sizes),
+        _BLANK,
+        digits(pc.add(header_sizes, sizes)),
+        scalar(b"\r\n" + _PREAMBLE),
+        lines,
+        CRLF,
+        *end,
+    )
+
+
+class Publishes(NamedTuple):
+    """A run of publishes in wire format: the frames of the ordinals from `first` on."""
+
+    first: int
+    wire: memoryview
+    """The frames back to back."""
+    offsets: Sequence[int]
+    """Frame i is the bytes from offsets[i] to offsets[i + 1]."""
+    messages: Messages
+    """Frame i is that of the i-th."""
+
+    @property
+    def end(self) -> int:
+        """The ordinal behind the last one."""
+        return self.first + len(self.offsets) - 1
+
+    def slice(self, start: int, end: int) -> memoryview:
+        """The frames of these ordinals."""
+        offsets = self.offsets
+        return self.wire[offsets[start - self.first] : offsets[end - self.first]]
+
+    def nbytes(self, start: int, end: int) -> int:
+        """The size of these ordinals' frames."""
+        return self.offsets[end - self.first] - self.offsets[start - self.first]
+
+    def before(self, end: int) -> Publishes:
+        """Publishes before this ordinal."""
+        count = end - self.first
+        messages = self.messages.slice(0, count)
+        return self._replace(offsets=self.offsets[: count + 1], messages=messages)
+
+
+def size_of(blocks: Iterable[Publishes], ordinals: Sequence[int]) -> int:
+    """The bytes of the frames of these ordinals, which ascend; the blocks follow each other."""
+    size = start = 0
+    for block in blocks:
+        if start == len(ordinals):
+            break
+        end = bisect.bisect_left(ordinals, block.end, start)
+        own, at = ordinals[start:end], block.offsets.__getitem__
+        if own and own[-1] - own[0] + 1 == len(own):
+            size += block.nbytes(own[0], own[-1] + 1)
+        else:
+            first = block.first
+            size += sum(map(at, [ordinal - first + 1 for ordinal in own]))
+            size -= sum(map(at, [ordinal - first for ordinal in own]))
+        start = end
+    return size
+
+
+# ── ordinals ─────────────────────────────────────────────────────────────────────────────────
 
 
 class _Sending(NamedTuple):
@@ -148,3 +254,63 @@ class Flight:
             self._blocks.popleft()
         while self._sendings and self._sendings[0].end <= self.low:
             self._sendings.popleft()
+
+
+# ── the window ───────────────────────────────────────────────────────────────────────────────
+
+
+class Window:
+    """
+    How many publishes may be in flight: it grows until the server pushes back.
+
+    Nothing but PubAcks and push-backs decides; who sends what is not known.
+
+        PubAcks, before the first cut    by as many: the size doubles in a round trip
+        PubAcks, after it                by one in a round trip
+        push-back                        to 0.7 of it, if a PubAck came since the last cut
+
+    Where half of the window is unused it stays: there is no evidence. An outage says nothing about
+    capacity: its push-backs have no PubAck between them, and cut once. What fails for another cause
+    than load (no responders, a broken connection, 10158) is not handed in at all.
+
+    Args:
+        maximum: it never becomes larger.
+        minimum: it never becomes smaller, but for the maximum.
+    """
+
+    def __init__(self, maximum: int, minimum: int = 1) -> None:
+        self._minimum = min(minimum, maximum)
+        self._maximum = maximum
+        self._size = float(min(max(_INITIAL, self._minimum), maximum))
+        self._doubles_to = math.inf
+        """Size from which on it grows by one in a round trip: that of the last cut."""
+        self._acked = False
+        """Whether a PubAck came since the last cut."""
+
+    def __repr__(self) -> str:
+        return f"<Window {self.value} of {self._maximum}>"
+
+    @property
+    def value(self) -> int:
+        """The size now, in publishes."""
+        return int(self._size)
+
+    def acked(self, count: int, in_flight: int) -> None:
+        """
+        PubAcks came.
+
+        Args:
+            in_flight: publishes on the wire before them.
+        """
+        self._acked = True
+        if in_flight < self._size / 2:
+            return
+        step = count if self._size < self._doubles_to else count / self._size
+        self._size = min(self._size + step, self._maximum)
+
+    def pushed_back(self) -> None:
+        """The server refused a publish for its load or a limit, or did not answer in time."""
+        if self._acked:
+            self._size = max(self._minimum, self._size * _CUT)
+            self._doubles_to = self._size
+            self._acked = False

@@ -46,11 +46,9 @@ import pyarrow.compute as pc
 from ...arrays import ranks
 from ...errors import PublishRejectedError
 from ...outbox.messages import Messages
-from ...outbox.window import Window
 from ..settings import WindowOptions
 from .answers import WRONG_LAST, Fate, Outcome, Refusal, classify, is_ordinal
-from .flight import Flight
-from .frames import Publishes, framed
+from .flight import Flight, Publishes, Window, framed
 from .retries import Retries, Trouble
 
 _PART_BYTES: Final = 8 << 20

@@ -19,7 +19,7 @@ from ...outbox.messages import Messages
 from ...outbox.throttling.refusals import FIRST_PAUSE_S, pause_s
 from ..settings import WindowOptions
 from .answers import Fate
-from .frames import Publishes
+from .flight import Publishes
 
 HINTS: Final = {
     Fate.ABSENT: "; no stream listens on this subject: create it, check the subject, or enable"

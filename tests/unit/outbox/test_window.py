@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox.window import Window
+from pyspark_jetstream.publish.lanes.flight import Window
 
 from ...kits.seeds import SEED
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.frames import framed
+from pyspark_jetstream.publish.lanes.flight import framed
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, messages, terms

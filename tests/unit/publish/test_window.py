@@ -6,9 +6,8 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, classify
-from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.flight import Publishes, Window
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, messages, terms

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.publish.lanes.frames import framed
+from pyspark_jetstream.publish.lanes.flight import framed
 from pyspark_jetstream.serverheaders import FIRST, UNTRACED
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, frames, plain_builder
