@@ -168,13 +168,14 @@ class Connection:
         Answers whoever asked; that the user may not is no error.
 
         A stranger may ask: on anything but an inbox the answer would be a message in a stream,
-        a record or a command, by the rights of this user. There is none then.
+        a record or a command, by the rights of this user. There is none then; nor one above
+        max_payload, for which the server would cut the connection.
         """
         subject = reply.decode("utf-8", "replace")
-        if is_inbox(subject, self._inbox_prefix):
+        if is_inbox(subject, self._inbox_prefix) and len(data) <= self.max_payload:
             self.send(wire.pub(subject, data), timeout_s)
         else:
-            logger.info("no answer is sent to %r, because it is no inbox", subject)
+            logger.info("%r is no inbox, or %d bytes too large for an answer", subject, len(data))
 
     def offer(self, subject: str, data: bytes, reply: str = "", timeout_s: float = 30.0) -> bool:
         """

@@ -47,6 +47,20 @@ def test_a_restart_between_requests_does_not_show():
     assert first.status == second.status == 0
 
 
+def test_an_answer_goes_where_it_may_and_costs_no_connection():
+    """A stranger may ask by a subject of a stream, or for more than max_payload has room for."""
+    with serving("max_payload: 1024", {"s": {}}) as (_, js):
+        connection = js.client.connection
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+        for reply, data in [(inbox, b"x" * 1025), ("s.a", b"forged"), (inbox, b"x" * 1024)]:
+            connection.answer(reply.encode(), data)
+        frame = connection.next_frame(time.monotonic() + 10.0)
+
+        assert (frame.sid, frame.data) == (sid, b"x" * 1024)
+        assert js.stream_info("s").last_seq == 0
+
+
 def test_a_server_that_does_not_answer():
     """A frozen server ends in a typed error, on an open connection and on a new one."""
     with serving(streams={}, request_timeout_s=3.0, connect_timeout_s=3.0) as (server, js):
