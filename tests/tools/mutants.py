@@ -1,36 +1,45 @@
 """
-Mutants of the modules that need neither server nor Spark, and the tests that kill them.
+Mutants of the functions that need neither server nor Spark, and the tests that kill them.
 
-`make mutants` takes a seeded sample of all small changes of these modules and runs the unit tests
-near each. It writes a line a mutant: what was changed, and the first test that fails. Compare the
-lists from before and after tests are deleted.
+`make mutants` takes a seeded sample of all small changes of these functions. It collects the unit
+tests once, learns which functions each visits, and runs for each mutant, in a process of its own,
+the tests that visit its function, the shortest first. It writes a line a mutant: what was changed,
+and the first test that fails. Compare the lists from before and after tests are deleted.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib.abc
-import importlib.machinery
+import gc
 import os
+import pickle
 import random
-import re
+import resource
+import select
 import signal
 import sys
-from collections.abc import Iterator
-from functools import cache
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from io import BufferedReader, FileIO
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from types import CodeType, FunctionType
+from typing import Any, Final, NamedTuple
 
-import pyarrow  # noqa: F401 - what all mutants import is imported once
-import pyspark.sql.datasource  # noqa: F401
 import pytest
 
 from ..kits.places import PACKAGE, ROOT
 from ..kits.seeds import RUN
 
-DEADLINE_S: Final = 120
-"""A mutant whose tests take longer hangs, hence is killed."""
+SPARE_S: Final = 20.0
+"""A test that takes so much longer than ten times what it takes otherwise hangs, hence kills."""
+
+MEMORY: Final = 6 << 30
+"""Bytes a mutant may take: one that grows without end fails."""
 
 _OTHER: Final[dict[type, type]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -42,9 +51,25 @@ _OTHER: Final[dict[type, type]] = {
 Change = tuple[str, Any, str, Any]
 """What it is called; a node, its field, and the field's other value."""
 
+Function = tuple[str, int, str]
+"""A function of a module, or a method: its file, its first line, its name."""
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(str(PACKAGE))
+
+
+def _function(code: CodeType) -> Function:
+    return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def _nothing(value: ast.expr) -> ast.expr:
+    """None in place of a value; its names stay, so that a closure's cells do."""
+    return ast.IfExp(ast.Constant(False), value, ast.Constant(None))
+
 
 def changes(tree: ast.AST) -> Iterator[Change]:
-    """All small changes of a module."""
+    """All small changes of a function."""
     for node in ast.walk(tree):
         match node:
             case ast.Compare(ops=[one]) if type(one) in _OTHER:
@@ -58,126 +83,196 @@ def changes(tree: ast.AST) -> Iterator[Change]:
             case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
                 yield "condition", node, "test", ast.UnaryOp(ast.Not(), test)
             case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
-                yield "return", node, "value", ast.Constant(None)
-            case ast.Expr(value=ast.Call(func=called)):
-                yield f"call of {ast.unparse(called)}", node, "value", ast.Constant(None)
+                yield "return", node, "value", _nothing(value)
+            case ast.Expr(value=ast.Call(func=called) as value):
+                yield f"call of {ast.unparse(called)}", node, "value", _nothing(value)
 
 
-class _Mutated(importlib.machinery.SourceFileLoader):
-    number = 0
-
-    def get_code(self, fullname: str) -> Any:
-        tree = ast.parse(self.get_data(self.path))
-        setattr(*list(changes(tree))[self.number][1:])
-        return compile(ast.fix_missing_locations(tree), self.path, "exec")
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, module: str, number: int) -> None:
-        self._module, self._number = f"{PACKAGE.name}.{module}", number
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname != self._module:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        assert spec is not None and spec.origin is not None
-        spec.loader = loader = _Mutated(fullname, spec.origin)
-        loader.number = self._number
-        return spec
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    """The outermost functions of a module and the methods of its classes."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        else:
+            yield from functions(node)
 
 
-@cache
-def imports(path: Path) -> frozenset[Path]:
-    """The files of this project that a file imports."""
-    found: set[Path] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            base = path.parents[node.level - 1] if node.level else ROOT
-            base = base.joinpath(*(node.module or "").split("."))
-            for each in (base, *(base / alias.name for alias in node.names)):
-                found |= {each.with_suffix(".py"), each / "__init__.py"}
-    return frozenset(each for each in found if each.is_file())
+def _first_line(node: ast.FunctionDef) -> int:
+    return min(each.lineno for each in (node, *node.decorator_list))
 
 
-@cache
-def reached(test: Path) -> frozenset[Path]:
-    """What a test imports, also by way of what tests share."""
-    found, todo = set(imports(test)), list(imports(test))
-    while todo:
-        each = todo.pop()
-        if each.is_relative_to(ROOT / "tests"):
-            todo += imports(each) - found
-            found |= imports(each)
-    return frozenset(found)
+class Mutant(NamedTuple):
+    """One change of a function: the number of the function in its file, and of the change in it."""
+
+    function: Function
+    place: int
+    number: int
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        path, _, name = self.function
+        module = Path(path).relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
+        return f"{module}:{self.line} {name} #{self.number} {self.what}"
+
+    def code(self) -> CodeType:
+        """The function's code with the change in it."""
+        path, first, name = self.function
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+        node = list(functions(tree))[self.place]
+        setattr(*list(changes(node))[self.number][1:])
+        todo = [compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)]
+        while todo:
+            code = todo.pop()
+            if (code.co_firstlineno, code.co_name) == (first, name):
+                return code
+            todo += [each for each in code.co_consts if isinstance(each, CodeType)]
+        raise LookupError(self.function)
 
 
-def tests_near(module: Path) -> list[str]:
-    """The unit tests that import a module; if they are few, those that import who imports it."""
-    tests = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
-    near = [path for path in tests if module in reached(path)]
-    if len(near) < 5:
-        further = [path for path in tests if any(module in imports(of) for of in reached(path))]
-        near += [path for path in further if path not in near]
-    return list(map(str, near))
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """All mutants of a module's functions."""
+    for place, node in enumerate(functions(ast.parse(path.read_text(encoding="utf-8")))):
+        function = str(path), _first_line(node), node.name
+        for number, (what, changed, *_) in enumerate(changes(node)):
+            yield Mutant(function, place, number, getattr(changed, "lineno", node.lineno), what)
 
 
-class _First:
-    """Says to a pipe which test fails."""
-
-    def __init__(self, to: int) -> None:
-        self._to = to
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed:
-            os.write(self._to, report.nodeid.encode())
-
-    pytest_collectreport = pytest_runtest_logreport
-
-
-def killer(module: str, number: int, test: str) -> str:
-    """The test of a file that kills a mutant; empty if none does."""
+def forked(task: Callable[[FileIO], None]) -> tuple[int, FileIO]:
+    """A process that does a task, silently: its id, and what it says."""
     read, write = os.pipe()
-    child = os.fork()
-    if not child:
+    pid = os.fork()
+    if not pid:
+        os.close(read)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        signal.alarm(DEADLINE_S)
-        sys.meta_path.insert(0, _Finder(module, number))
-        os.environ[RUN] = "1"
-        arguments = ["-xq", "-p", "no:cacheprovider", "--hypothesis-seed=1", test]
-        os._exit(pytest.main(arguments, plugins=[_First(write)]))
+        with FileIO(write, "wb") as said, suppress(BaseException):
+            task(said)
+        os._exit(0)
     os.close(write)
-    with os.fdopen(read) as said:
-        first = said.read()
-    _, status = os.waitpid(child, 0)
-    if first or os.WIFSIGNALED(status):
-        return first or f"{test} (hangs)"
-    assert os.waitstatus_to_exitcode(status) in (0, pytest.ExitCode.NO_TESTS_COLLECTED), test
-    return ""
+    return pid, FileIO(read, "rb")
+
+
+class Matrix:
+    """In place of a run of the tests: a run of the mutants."""
+
+    def __init__(self, names: list[str], count: int, seed: int) -> None:
+        self._names, self._count, self._seed = names, count, seed
+        self._failed = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Remembers what failed."""
+        if report.failed:
+            self._failed = report.nodeid
+
+    def _ran(self, item: Any, then: Any) -> bool:
+        self._failed = ""
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=then)
+        return not self._failed
+
+    def _look(self, items: list[Any], said: FileIO) -> None:
+        """Says of each test that passes how long it takes, and the functions it visits."""
+        seen: set[CodeType] = set()
+
+        def profile(frame: Any, event: str, _: Any) -> None:
+            if event == "call":
+                seen.add(frame.f_code)
+
+        for number, (item, then) in enumerate(pairwise([*items, None])):
+            seen.clear()
+            begin = time.monotonic()
+            sys.setprofile(profile)
+            threading.setprofile(profile)
+            passed = self._ran(item, then)
+            sys.setprofile(None)
+            visited = {_function(code) for code in list(seen) if _is_ours(code)}
+            if passed:
+                pickle.dump((number, time.monotonic() - begin, visited), said)
+
+    def _die(self, mutant: Mutant, alive: list[Any], items: list[Any], said: FileIO) -> None:
+        """Runs tests on a mutant until one fails; names each before."""
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        code = mutant.code()
+        for each in alive:
+            each.__code__ = code
+        for item, then in pairwise([*items, None]):
+            said.write(item.nodeid.encode() + b"\n")
+            if not self._ran(item, then):
+                said.write(b"failed\n")
+                return
+        said.write(b"\n")
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Writes a line a mutant, and the sum."""
+        items = session.items
+        taken: dict[int, float] = {}
+        near: dict[Function, list[int]] = defaultdict(list)
+        pid, said = forked(lambda said: self._look(items, said))
+        with BufferedReader(said) as whole, suppress(EOFError):
+            while True:
+                number, taken[number], visited = pickle.load(whole)
+                for function in visited:
+                    near[function].append(number)
+        os.waitpid(pid, 0)
+        gc.unfreeze()
+        alive: dict[Function, list[FunctionType]] = defaultdict(list)
+        for each in gc.get_objects():
+            if isinstance(each, FunctionType) and _is_ours(each.__code__):
+                alive[_function(each.__code__)].append(each)
+        gc.freeze()
+
+        made = [mutant for path in sorted(PACKAGE.rglob("*.py")) for mutant in mutants_of(path)]
+        named = tuple(f"{name}{end}" for name in self._names for end in ".:")
+        made = [each for each in made if not named or str(each).startswith(named)]
+        known = [each for each in made if near[each.function] and alive[each.function]]
+        sample = self._sample(known)
+        say = sys.stdout.write
+        say(f"{len(taken)} tests visit functions of {len(known)} of {len(made)} mutants\n")
+        dead = 0
+        for mutant in sorted(sample):
+            tests = sorted(near[mutant.function], key=taken.__getitem__)
+            waits = {items[each].nodeid: 10 * taken[each] + SPARE_S for each in tests}
+            killer = self._killer(mutant, alive[mutant.function], [items[n] for n in tests], waits)
+            dead += bool(killer)
+            say(f"{mutant}: {killer or f'SURVIVES {len(tests)} tests'}\n")
+            sys.stdout.flush()
+        say(f"{dead} of {len(sample)} mutants die\n")
+        return True
+
+    def _sample(self, known: list[Mutant]) -> list[Mutant]:
+        return random.Random(self._seed).sample(known, min(self._count, len(known)))
+
+    def _killer(
+        self, mutant: Mutant, alive: list[Any], items: list[Any], waits: dict[str, float]
+    ) -> str:
+        """The first test that fails on a mutant; empty if none does."""
+        pid, said = forked(lambda said: self._die(mutant, alive, items, said))
+        test, wait, ended = "", SPARE_S, False
+        with said:
+            while select.select([said], [], [], wait)[0] and (line := said.readline()):
+                ended = line in (b"failed\n", b"\n")
+                if line == b"\n":
+                    test = ""
+                elif not ended:
+                    test = line.decode().strip()
+                    wait = waits[test]
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return test if ended else f"{test} (does not end)"
 
 
 def main(arguments: list[str]) -> None:
-    """Writes a line a mutant, and the sum."""
+    """Runs pytest with the matrix in it."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("modules", nargs="+", help="modules or wings, such as client.wire outbox")
+    parser.add_argument("modules", nargs="*", help="modules or wings, such as client.wire outbox")
     options = parser.parse_args(arguments)
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
-        if re.match("|".join(rf"{each}(\.|$)" for each in options.modules), module):
-            for number, (what, node, *_) in enumerate(changes(ast.parse(path.read_text()))):
-                found.append((module, node.lineno, what, number, path))
-    sample = random.Random(options.seed).sample(found, min(options.count, len(found)))
-    dead = 0
-    for module, line, what, number, path in sorted(sample):
-        killers = (killer(module, number, test) for test in tests_near(path))
-        first = next(filter(None, killers), "")
-        dead += bool(first)
-        sys.stdout.write(f"{module}:{line} {what}: {first or 'SURVIVES'}\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{dead} of {len(sample)} mutants die; {len(found)} can be made\n")
+    os.environ[RUN] = "1"
+    matrix = Matrix(options.modules, options.count, options.seed)
+    quiet = ["-q", "-s", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+    sys.exit(pytest.main([*quiet, str(ROOT / "tests" / "unit")], plugins=[matrix]))
 
 
 if __name__ == "__main__":
