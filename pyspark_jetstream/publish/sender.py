@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from operator import ne
 from typing import Final, NamedTuple
 
 from ..client import wire
 from ..client.connection import Client
 from ..client.patience import Clock
-from .lanes.answers import alike_pattern, classify, is_ordinal, puback_pattern
+from .lanes.answers import classify
+from .lanes.flight import ORDINAL_DIGITS, is_ordinal
 from .lanes.lane import Lane
 from .laneset import LaneSet
 from .settings import SinkOptions
@@ -130,13 +132,47 @@ class Sender:
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
 
 
+@lru_cache(maxsize=16)
+def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
+    """
+    Matches the frame of a plain PubAck on `<inbox>.<ordinal>`; captures the ordinal, the size on
+    the frame's line, the payload, which may have another, and in it the stream's name.
+
+    Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
+    a sequence, perhaps a counter's sum; with `duplicate`, also that mark. Everything else is for
+    `classify`.
+    """
+    name = rb"[ !#-\[\]-~]*+"
+    mark = rb',"duplicate": ?true' if duplicate else rb'(?:,"val":"-?[0-9]++")?'
+    return re.compile(
+        rb"(?<![^\n])MSG %b\.(\d{1,%d}) %d (\d{1,9})\r\n"
+        % (re.escape(inbox.encode()), ORDINAL_DIGITS, sid)
+        + rb'(\{"stream":"(%b)",(?: ?"domain":"%b",)? ?"seq":[1-9]\d{0,17}+%b\})\r\n'
+        % (name, name, mark)
+    )
+
+
+@lru_cache(maxsize=256)
+def _alike_pattern(
+    inbox: str, sid: int, size: bytes, before: bytes, digits: int, after: bytes
+) -> re.Pattern[bytes]:
+    """
+    Matches the frame of a PubAck on `<inbox>.<ordinal>` whose payload has this size, and so many
+    digits of a sequence between these bytes; captures the ordinal.
+    """
+    parts = (re.escape(inbox.encode()), ORDINAL_DIGITS, sid, size, re.escape(before), digits - 1)
+    return re.compile(
+        rb"MSG %b\.(\d{1,%d}) %d %b\r\n%b[1-9]\d{%d}%b\r\n" % (*parts, re.escape(after))
+    )
+
+
 class _Alike(NamedTuple):
     """PubAcks that have all but their numbers in common."""
 
     head: bytes
     """First bytes of their payloads, through the field name of the sequence."""
     parts: tuple[str, int, bytes, bytes, int, bytes]
-    """Parts of which `alike_pattern` makes the pattern of their frames."""
+    """Parts of which `_alike_pattern` makes the pattern of their frames."""
     size: int
     """Bytes of a frame without the ordinal."""
     stream: str
@@ -145,7 +181,7 @@ class _Alike(NamedTuple):
     @property
     def pattern(self) -> re.Pattern[bytes]:
         """Their frames; captures the ordinal. Compiled when first asked for, which takes long."""
-        return alike_pattern(*self.parts)
+        return _alike_pattern(*self.parts)
 
     def last(self, buffer: bytes, start: int, end: int) -> int:
         """The sequence of the last of them in `buffer[start:end]`."""

@@ -6,9 +6,7 @@ Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/erro
 
 from __future__ import annotations
 
-import re
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ...client.wire import NO_RESPONDERS
@@ -43,9 +41,6 @@ that is stored, and sent again, is refused for itself (measured on nats-server 2
 """
 
 _OBJECT: Final = record({})
-
-_DIGITS: Final = 18
-"""Upper bound of the digits of a number in a reply subject."""
 
 
 class Fate(Enum):
@@ -100,45 +95,6 @@ class Refusal(NamedTuple):
     outcome: Outcome
     until: float
     """Earliest time at which the subject is sent to again."""
-
-
-@lru_cache(maxsize=16)
-def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[bytes]:
-    """
-    Matches the frame of a plain PubAck on `<inbox>.<ordinal>`; captures the ordinal, the size on
-    the frame's line, the payload, which may have another, and in it the stream's name.
-
-    Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
-    a sequence, perhaps a counter's sum; with `duplicate`, also that mark. Everything else is for
-    `classify`.
-    """
-    name = rb"[ !#-\[\]-~]*+"
-    mark = rb',"duplicate": ?true' if duplicate else rb'(?:,"val":"-?[0-9]++")?'
-    return re.compile(
-        rb"(?<![^\n])MSG %b\.(\d{1,%d}) %d (\d{1,9})\r\n"
-        % (re.escape(inbox.encode()), _DIGITS, sid)
-        + rb'(\{"stream":"(%b)",(?: ?"domain":"%b",)? ?"seq":[1-9]\d{0,17}+%b\})\r\n'
-        % (name, name, mark)
-    )
-
-
-@lru_cache(maxsize=256)
-def alike_pattern(
-    inbox: str, sid: int, size: bytes, before: bytes, digits: int, after: bytes
-) -> re.Pattern[bytes]:
-    """
-    Matches the frame of a PubAck on `<inbox>.<ordinal>` whose payload has this size, and so many
-    digits of a sequence between these bytes; captures the ordinal.
-    """
-    parts = (re.escape(inbox.encode()), _DIGITS, sid, size, re.escape(before), digits - 1)
-    return re.compile(
-        rb"MSG %b\.(\d{1,%d}) %d %b\r\n%b[1-9]\d{%d}%b\r\n" % (*parts, re.escape(after))
-    )
-
-
-def is_ordinal(word: bytes) -> bool:
-    """Whether it is a number of a reply subject; anybody may send on others."""
-    return word.isdigit() and len(word) <= _DIGITS
 
 
 def classify(status: int, description: str, data: bytes) -> Outcome:

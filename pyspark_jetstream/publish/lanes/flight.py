@@ -28,6 +28,9 @@ from ...outbox.messages import FRAMING_BYTES, Messages
 _PREAMBLE: Final = b"NATS/1.0\r\n"
 _BLANK: Final = scalar(" ")
 
+ORDINAL_DIGITS: Final = 18
+"""Upper bound of the digits of a number in a reply subject."""
+
 _INITIAL: Final = 256
 """Publishes; each task begins with them."""
 
@@ -123,6 +126,11 @@ def size_of(blocks: Iterable[Publishes], ordinals: Sequence[int]) -> int:
 
 
 # ── ordinals ─────────────────────────────────────────────────────────────────────────────────
+
+
+def is_ordinal(word: bytes) -> bool:
+    """Whether it is a number of a reply subject; anybody may send on others."""
+    return word.isdigit() and len(word) <= ORDINAL_DIGITS
 
 
 class _Sending(NamedTuple):

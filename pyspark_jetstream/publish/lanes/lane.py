@@ -47,8 +47,8 @@ from ...arrays import ranks
 from ...errors import PublishRejectedError
 from ...outbox.messages import Messages
 from ..settings import WindowOptions
-from .answers import WRONG_LAST, Fate, Outcome, Refusal, classify, is_ordinal
-from .flight import Flight, Publishes, Window, framed
+from .answers import WRONG_LAST, Fate, Outcome, Refusal, classify
+from .flight import Flight, Publishes, Window, framed, is_ordinal
 from .retries import Retries, Trouble
 
 _PART_BYTES: Final = 8 << 20

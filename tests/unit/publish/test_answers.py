@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyspark_jetstream.publish.lanes.answers import Fate, classify, puback_pattern
+from pyspark_jetstream.publish.lanes.answers import Fate, classify
+from pyspark_jetstream.publish.sender import puback_pattern
 
 
 @pytest.mark.parametrize(
