@@ -21,9 +21,8 @@ from ..client.options import MetricsOptions, connection_options
 from ..errors import OptionError
 from ..foreign import read_json
 from ..option import Option, Values, exclusive, parsed, table
-from ..outbox.admission import QUEUE_ROWS, Rules
+from ..outbox.admission import OVERLOAD_WINDOW_S, QUEUE_ROWS, Rules
 from ..outbox.lettersubjects import dead_letter_subject, template_fault
-from ..outbox.overload import OVERLOAD_WINDOW_S
 from ..outbox.priority import Priorities, Priority, Publish, Resolver, claim_values, subject_rules
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .settings import RowOptions, SinkOptions, StreamCreation, WindowOptions
