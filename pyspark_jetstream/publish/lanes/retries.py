@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...errors import PublishError, PublishTimeoutError
 from ...outbox.messages import Messages
-from ...outbox.throttling.refusals import FIRST_PAUSE_S, pause_s
+from ...outbox.throttling.throttle import FIRST_PAUSE_S, pause_s
 from ..settings import WindowOptions
 from .answers import Fate
 from .flight import Publishes

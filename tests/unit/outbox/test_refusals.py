@@ -4,8 +4,7 @@ import math
 
 import pyarrow as pa
 
-from pyspark_jetstream.outbox.throttling import refusals
-from pyspark_jetstream.outbox.throttling.refusals import Refusals
+from pyspark_jetstream.outbox.throttling.throttle import REFUSALS, Refusals
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
 
@@ -58,14 +57,14 @@ def test_the_account_and_the_server_hold_all_subjects_and_429_none():
         refuse(one, "a", 0.0, err_code)
 
         assert waiting(one, 0.1) == found
-        assert one.get("a").reason is refusals.REFUSALS[err_code]
+        assert one.get("a").reason is REFUSALS[err_code]
         assert (one.get("b") is None) == (found is None)
     assert Refusals().refuse("a", (10158, "?", False), "S", 3.0, 0.0) == 3.0
 
 
 def test_of_many_subjects_at_their_limit_the_latest_are_known(monkeypatch):
     """I7: so many, never more; one that waits is not forgotten for another."""
-    monkeypatch.setattr(refusals, "_MAX", 3)
+    monkeypatch.setattr(f"{Refusals.__module__}._MAX_WAITING", 3)
     one = Refusals()
     first = [refuse(one, subject, 100.0) - 100.0 for subject in "abcd"]
     known = list(one._known)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from pyspark_jetstream.outbox.throttling.operators import Operators
-from pyspark_jetstream.outbox.throttling.refusals import REFUSALS
-from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttle import REFUSALS, Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Active,

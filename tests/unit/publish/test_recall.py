@@ -7,8 +7,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.throttling import refusals
-from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttle import Refusals, Throttle
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, sent, terms
@@ -109,7 +108,7 @@ def test_a_lost_row_goes_when_its_pause_is_lifted(monkeypatch):
 @pytest.mark.parametrize("maximum", [2, 10_000])
 def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum):
     """I1, I7: each waits longer and longer, also when there are more than are known."""
-    monkeypatch.setattr(refusals, "_MAX", maximum)
+    monkeypatch.setattr(f"{Refusals.__module__}._MAX_WAITING", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1))
     for stream in world.net.streams:
         stream.full_until = 103.0

@@ -17,7 +17,7 @@ from pyspark_jetstream.errors import (
     QueueTimeoutError,
 )
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttling import refusals
+from pyspark_jetstream.outbox.throttling.throttle import Refusals
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal
 
@@ -383,7 +383,7 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
 
 def test_the_last_refusal_is_the_last(monkeypatch):
     """What is said is what the server answered last, however many subjects were refused."""
-    monkeypatch.setattr(refusals, "_MAX", 2)
+    monkeypatch.setattr(f"{Refusals.__module__}._MAX_WAITING", 2)
     world = world_of(monkeypatch)
     one, said = world.publisher.pauses, []
     for subject, detail in (("a", "first"), ("b", "second"), ("a", "third"), ("c", "fourth")):
