@@ -45,12 +45,11 @@ from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.lane import BROKEN
 from .lanes.retries import gathered
-from .laneset import LaneSet
-from .outcome import Written
+from .laneset import LaneSet, Shedding
+from .metrics import Written
 from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
-from .shedding import Shedding
 from .telemetry import Reporter, Watchdog
 
 logger = get_logger(__name__)
@@ -115,7 +114,7 @@ class Publisher:
         """Pauses that hold rows back."""
         self.admission = Admission(options.rules, self.pauses.throttle)
         """The queue of rows that wait to be sent."""
-        self.shedding = Shedding(context, self.lanes, connection)
+        self.shedding = Shedding(context, self.lanes, connection.max_payload)
         """Stores or drops rows that are shed or rejected."""
         self._stored_before = 0  # by an earlier attempt
         self._unreleased: list[Leaving] = []

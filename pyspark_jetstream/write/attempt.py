@@ -23,7 +23,7 @@ from ..errors import TargetChangedError
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
 from ..publish.context import WriteContext
-from ..publish.outcome import Written
+from ..publish.metrics import Written
 from ..publish.publisher import publish
 from ..publish.settings import RowOptions
 from ..sanitize import get_logger

@@ -35,8 +35,7 @@ from pyspark.taskcontext import TaskContext
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..errors import CommitError, JetStreamError, OptionError, TargetChangedError
-from ..publish.metrics import MetricsSnapshot
-from ..publish.outcome import Written
+from ..publish.metrics import MetricsSnapshot, Written
 from ..publish.settings import SinkOptions
 from ..sanitize import get_logger
 from ..worker import log_for

@@ -28,7 +28,7 @@ from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
 from ..outbox.throttling.throttleprotocol import ID_BITS
 from ..publish.context import WriteContext
-from ..publish.outcome import Written
+from ..publish.metrics import Written
 from ..publish.publisher import publish
 from ..publish.settings import SinkOptions
 from ..publish.telemetry import Origin, Telemetry

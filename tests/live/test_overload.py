@@ -14,7 +14,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.metrics import Written
 from pyspark_jetstream.publish.telemetry import Origin
 
 from ..kits.clients import serving

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.metrics import Written
 from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder

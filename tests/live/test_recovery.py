@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.fetch.pulling import pulls
-from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.metrics import Written
 from pyspark_jetstream.write.exactlyonce import tail
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger

@@ -17,7 +17,7 @@ from pyspark_jetstream.errors import (
     OptionError,
     WriterFencedError,
 )
-from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.metrics import Written
 from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.exactlyonce import records

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from pyspark_jetstream.errors import ColumnError, CommitError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.metrics import Written
 from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,

@@ -58,7 +58,7 @@ PURE = {
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
-    for module in "options outcome laneset metrics telemetry lanes.answers lanes.flight"
+    for module in "options laneset metrics telemetry lanes.answers lanes.flight"
     " lanes.lane lanes.retries settings".split()
 } | {
     "client.blocks", "client.info", "client.options", "client.wire",
