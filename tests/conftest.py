@@ -29,6 +29,13 @@ SOAK = re.compile("|".join(re.findall(r"^\w.*", (ROOT / "tests/soak.txt").read_t
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """Examples of hypothesis are drawn by the seed of this run."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = os.environ[seeds.RUN]
+
+
 def pytest_report_header():
     """The seed of this run's random tests."""
     return f"{seeds.RUN}={os.environ[seeds.RUN]}"

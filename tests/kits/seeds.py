@@ -1,10 +1,12 @@
-"""Seeds of random tests: `JETSTREAM_TEST_SEED=N make test` repeats the run that printed N."""
+"""Chance of random tests: `JETSTREAM_TEST_SEED=N make test` repeats the run that printed N."""
 
 from __future__ import annotations
 
 import os
 import random
 from typing import Final
+
+from hypothesis import HealthCheck, settings
 
 RUN: Final = "JETSTREAM_TEST_SEED"
 
@@ -18,3 +20,18 @@ def fresh(module: str, count: int = 1) -> list[int]:
     """So many seeds of this run, for the tests of one module."""
     chance = random.Random(f"{os.environ[RUN]} {module}")
     return [chance.randrange(2**32) for _ in range(count)]
+
+
+settings.register_profile(
+    "tests",
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("tests")
+
+
+def examples(count: int) -> settings:
+    """So many examples of a test of hypothesis; `FUZZ_EXAMPLES` is another number for all."""
+    return settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", count)))

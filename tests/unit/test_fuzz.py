@@ -1,14 +1,14 @@
 """Hostile bytes against a slow reference: what once broke, and what hypothesis finds."""
 
 import logging
-import os
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from ..fuzz import KINDS, asking
 from ..fuzz.corpus import CASES
+from ..kits.seeds import examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,13 +33,7 @@ def test_real_answers_are_understood():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "300")),
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+@examples(300)
 @given(rng=st.randoms(use_true_random=False))
 def test_whatever_comes(kind, rng):
     """No row, no error and no place differs from the reference's, however the bytes come."""
