@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream import arrays
-
-from ..kits.seeds import fresh
-
-SEEDS = [1, 2, *fresh(__name__)]
 
 
 def sliced(values, type, before):
@@ -20,12 +16,9 @@ def sliced(values, type, before):
     return pa.array([filler] * before + values + [filler], type).slice(before, len(values))
 
 
-@pytest.mark.parametrize("before", [0, 3])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_bytes_and_their_positions(seed, before):
+@given(st.lists(st.binary(max_size=3), min_size=1), st.integers(0, 3))
+def test_bytes_and_their_positions(texts, before):
     """A column's offsets cut its buffer into the same bytes again."""
-    rng = random.Random(seed)
-    texts = [rng.randbytes(rng.randrange(4)) for _ in range(rng.randrange(1, 40))]
     column = sliced(texts, pa.binary(), before)
     ends, text = arrays.offsets(column), column.buffers()[2]
 

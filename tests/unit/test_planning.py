@@ -1,18 +1,15 @@
 """Decisions of the read side: shares, cuts, splits, modes."""
 
 import bisect
-import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.fetch.layout import split_range
 from pyspark_jetstream.fetch.survey import next_cut
 from pyspark_jetstream.readstream.planner import FEW_SUBJECTS, NEAR_END, is_dear, share_records
 from pyspark_jetstream.tasks.ranges import by_consumer, filter_on_server
-
-from ..kits.seeds import fresh
-
-SEEDS = [1, 2, *fresh(__name__)]
 
 
 @pytest.mark.parametrize(
@@ -37,47 +34,43 @@ def test_shares(available, limit, granted):
     assert share_records(available, limit) == granted
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_shares_are_in_proportion(seed):
+SIZES = st.integers(0, 20) | st.integers(0, 10**6)
+
+
+@given(st.lists(SIZES, min_size=1, max_size=20), st.integers(1, 30) | st.integers(1, 10**6))
+def test_shares_are_in_proportion(available, limit):
     """Nobody starves, the sum keeps the limit, each has its part to within one message."""
-    rng = random.Random(seed)
-    for _ in range(400):
-        sizes = [0, 1, rng.randint(0, 20), rng.randint(0, 10**6)]
-        available = [rng.choice(sizes) for _ in range(rng.randint(1, 20))]
-        limit = rng.choice([1, rng.randint(1, 30), rng.randint(1, 10**6)])
-        granted = share_records(available, limit)
-        everything, where = sum(available), f"{available} {limit} {granted}"
+    granted = share_records(available, limit)
+    everything = sum(available)
 
-        for there, records in zip(available, granted, strict=True):
-            part = min(there, limit * there / everything if everything else 0)
-            assert 0 <= records <= there, where
-            assert (records > 0) == (there > 0), where
-            assert abs(records - part) < 1 or (records == 1 and part < 1), where
-        single = granted.count(1)
-        assert min(everything, limit) <= sum(granted) <= limit + single, where
+    for there, records in zip(available, granted, strict=True):
+        part = min(there, limit * there / everything if everything else 0)
+        assert 0 <= records <= there
+        assert (records > 0) == (there > 0)
+        assert abs(records - part) < 1 or (records == 1 and part < 1)
+    assert min(everything, limit) <= sum(granted) <= limit + granted.count(1)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_cuts_converge_on_the_exact_sequence(seed):
+@given(
+    st.sampled_from([0, 2**62]),
+    st.sets(st.integers(1, 40) | st.integers(1, 3000), min_size=2),
+    st.integers(0, 50),
+    st.integers(0, 50),
+)
+def test_cuts_converge_on_the_exact_sequence(base, there, more, turn):
     """Asked again, the cut closes in on the sequence that holds exactly `wanted`."""
-    rng = random.Random(seed)
-    for _ in range(100):
-        low, high = (base := rng.choice([0, 2**62])), base + rng.randint(2, 3000)
-        start = low
-        there = sorted(rng.sample(range(low + 1, high + 1), rng.randint(2, high - low)))
-        wanted = rng.randint(1, len(there) - 1)
-        low_count, high_count = 0, len(there)
-        while high - low > 1:
-            cut = next_cut(low, low_count, high, high_count, wanted)
-            assert low < cut < high
-            count = bisect.bisect_right(there, cut)
-            if count > wanted:
-                high, high_count = cut, count
-            else:
-                low, low_count = cut, count
+    low, high, wanted = base, base + max(there) + more, 1 + turn % (len(there) - 1)
+    low_count, high_count = 0, len(there)
+    while high - low > 1:
+        cut = next_cut(low, low_count, high, high_count, wanted)
+        assert low < cut < high
+        count = bisect.bisect_right(sorted(there), cut - base)
+        if count > wanted:
+            high, high_count = cut, count
+        else:
+            low, low_count = cut, count
 
-        assert low_count == wanted or (low_count < wanted < high_count)
-        assert start <= low
+    assert low_count == wanted or (low_count < wanted < high_count)
 
 
 def test_even_density_needs_one_question():
@@ -105,21 +98,21 @@ def test_splits(start, end, tasks, maximum, expected):
     assert split_range(start, end, tasks, maximum) == expected
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_splits_cover_exactly(seed):
-    """Random splits are contiguous, cover the range once, hold no empty task and keep the limit."""
-    rng = random.Random(seed)
-    for _ in range(500):
-        start = rng.choice([0, rng.getrandbits(62)])
-        end = start + rng.randint(1, 5000)
-        tasks, maximum = rng.randint(1, 50), rng.choice([None, rng.randint(1, 500)])
-        pieces = split_range(start, end, tasks, maximum)
+@given(
+    st.integers(0, 2**62),
+    st.integers(1, 60) | st.integers(1, 5000),
+    st.integers(1, 50),
+    st.none() | st.integers(1, 500),
+)
+def test_splits_cover_exactly(start, length, tasks, maximum):
+    """Splits are contiguous, cover the range once, hold no empty task and keep the limit."""
+    pieces = split_range(start, start + length, tasks, maximum)
 
-        assert pieces[0][0] == start and pieces[-1][1] == end
-        assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
-        assert all(low < high for low, high in pieces)
-        assert len(pieces) >= min(tasks, end - start)
-        assert maximum is None or max(high - low for low, high in pieces) <= maximum
+    assert pieces[0][0] == start and pieces[-1][1] == start + length
+    assert all(a[1] == b[0] for a, b in zip(pieces, pieces[1:], strict=False))
+    assert all(low < high for low, high in pieces)
+    assert len(pieces) >= min(tasks, length)
+    assert maximum is None or max(high - low for low, high in pieces) <= maximum
 
 
 @pytest.mark.parametrize(

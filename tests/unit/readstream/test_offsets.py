@@ -1,10 +1,11 @@
 """Offsets: one text for one offset, and nothing else is taken for one."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
@@ -12,10 +13,6 @@ from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.options import Several
 from pyspark_jetstream.readstream.offsets import Offset, check_layout, is_initial
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
-
-from ...kits.seeds import fresh
-
-SEEDS = [1, 2, *fresh(__name__)]
 
 LAYOUT = Layout.of_streams(["S-0", "S-1"], is_several=False)
 OFFSET = Offset(
@@ -43,21 +40,22 @@ def test_equal_offsets_are_equal_text():
     assert json.dumps(Offset.from_json(shuffled).to_json()) == json.dumps(VALUE)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_round_trips(seed):
-    """Any offset survives its JSON."""
-    rng = random.Random(seed)
-    for _ in range(200):
-        n = rng.randint(1, 64)
-        offset = Offset(
-            tuple(rng.getrandbits(rng.randint(1, 63)) for _ in range(n)),
-            tuple(rng.getrandbits(rng.randint(1, 63)) for _ in range(n)),
-            {f"S\u00fc-{rng.random()}": str(rng.random()) for _ in range(rng.randint(1, 4))},
-            "c" * rng.randint(1, 9),
-            Layout.of_filters(f"S\u00fc-{rng.random()}", "a.{partition}", n),
-        )
+NUMBERS = st.integers(0, 2**63 - 1)
+NAMES = st.text('S-1ü"\\')
 
-        assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=64),
+    st.dictionaries(NAMES, NAMES, min_size=1),
+    NAMES,
+)
+def test_any_offset_survives_its_json(places, streams, name):
+    """Whatever numbers and names are in it."""
+    sequences, base = zip(*places, strict=True)
+    layout = Layout.of_filters(name, "a.{partition}", len(places))
+    offset = Offset(sequences, base, streams, name, layout)
+
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Claims: ranges of sequences, the offset that names them, how they are cut and read."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
@@ -149,43 +150,40 @@ def test_shares_of_a_batch(limit, open_, expected):
     assert shares(limit, open_) == expected
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_shares_come_to_an_end_and_to_the_limit(seed):
+@given(
+    st.lists(st.sampled_from((0, 1, 3, 50, 1000)), min_size=1, max_size=6),
+    st.integers(0, 800),
+    st.sampled_from((1, 7, 10_000)),
+)
+def test_shares_come_to_an_end_and_to_the_limit(holds, limit, maximum):
     """Whatever the consumers hold, asking by shares takes as much as there is up to the limit."""
-    rng = random.Random(seed)
-    for _ in range(100):
-        holds = [rng.choice((0, 1, 3, 50, 1000)) for _ in range(rng.randint(1, 6))]
-        there = sum(holds)
-        limit, maximum = rng.randint(0, 800), rng.choice((1, 7, 10_000))
-        open_, left, rounds = [True] * len(holds), limit, 0
-        while any(wanted := shares(left, open_)):
-            rounds += 1
-            for index, count in enumerate(wanted):
-                asked = min(count, maximum)
-                got = min(asked, holds[index])
-                holds[index] -= got
-                left -= got
-                open_[index] = open_[index] and (got == asked)
+    held, open_, left, rounds = list(holds), [True] * len(holds), limit, 0
+    while any(wanted := shares(left, open_)):
+        rounds += 1
+        for index, count in enumerate(wanted):
+            asked = min(count, maximum)
+            got = min(asked, held[index])
+            held[index] -= got
+            left -= got
+            open_[index] = open_[index] and (got == asked)
 
-        assert limit - left == min(limit, there), (holds, limit)
-        assert rounds <= limit + 1
+    assert limit - left == min(limit, sum(holds))
+    assert rounds <= limit + 1
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_random_claims_survive_every_form(seed):
-    """Random claims are the same after the checkpoint, after being cut, and within what is read."""
-    rng = random.Random(seed)
-    for _ in range(50):
-        claims = gathered(
-            Claim(rng.randint(1, 300), rng.choice((1, 1, 1, 2, 5)))
-            for _ in range(rng.randint(1, 90))
-        )
-        offset = ClaimedOffset("prioritized", "c", 1, {"S": "t"}, rng.randint(0, 9), {"0": claims})
-        back = ClaimedOffset.from_json(json.loads(json.dumps(offset.to_json())))
-        gap = rng.randint(0, 40)
-        covered = {s for first, last in runs(claims, gap) for s in range(first, last + 1)}
+@given(
+    st.lists(st.builds(Claim, st.integers(1, 40), st.sampled_from((1, 2, 5))), min_size=1),
+    st.integers(0, 40),
+    st.integers(0, 5),
+    st.sampled_from((None, 1, 4, 1000)),
+)
+def test_any_claims_survive_every_form(some, gap, tasks, maximum):
+    """Claims are the same after the checkpoint, after being cut, and within what is read."""
+    claims = gathered(some)
+    offset = ClaimedOffset("prioritized", "c", 1, {"S": "t"}, 7, {"0": claims})
+    covered = {s for first, last in runs(claims, gap) for s in range(first, last + 1)}
 
-        assert back == offset
-        assert {claim.sequence for claim in flat(claims)} <= covered
-        cut = pieces(claims, rng.randint(0, 5), rng.choice((None, 1, 4, 1000)))
-        assert [claim for part in cut for claim in flat(part)] == flat(claims)
+    assert ClaimedOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    assert {claim.sequence for claim in flat(claims)} <= covered
+    cut = pieces(claims, tasks, maximum)
+    assert [claim for part in cut for claim in flat(part)] == flat(claims)
