@@ -2,7 +2,7 @@
 Reasons to hold rows of a write back: operators, and refusals of the server.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
-(`operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the
+(`Operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the
 account, 10023 of the server) waits in the same way.
 What is paused is in `throttle`; who takes rows back from the lanes is the publisher.
 """
@@ -24,9 +24,15 @@ from ..client import wire
 from ..client.connection import Connection
 from ..errors import ProducerThrottledError, PublishError, PublishTimeoutError
 from ..outbox.messages import Messages
-from ..outbox.throttling.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
-from ..outbox.throttling.throttle import PausedBy
-from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Paused, Producer
+from ..outbox.throttling.throttle import PausedBy, Throttle
+from ..outbox.throttling.throttleprotocol import (
+    LEAST_PATIENCE_S,
+    PATIENCE_S,
+    THROTTLE_SUBJECT,
+    Operators,
+    Paused,
+    Producer,
+)
 from .context import WriteContext
 from .lanes.answers import Refusal
 from .lanes.retries import Retries
@@ -51,16 +57,15 @@ class WriterPauses:
         query = origin.query_name or origin.query_id
         writer = Producer(origin.producer_id, True, query=query, host=socket.gethostname())
         patience_s = _PATIENCE.get(self._asked, PATIENCE_S)
-        self.operators = Operators(subject, writer, patience_s)
-        """Commands to this writer."""
-        self.throttle = self.operators.throttle
+        self.throttle = Throttle()
         """What is paused or refused."""
+        self.operators = Operators(subject, writer, self.throttle, patience_s)
+        """Commands to this writer."""
         self._is_on = options.throttle_subject is not None
         self._max_wait_s = options.rules.throttle_max_wait_s
         self._version = -1
         self.held_until = -math.inf
         """The next time at which what is held may be free, or may have waited for too long."""
-        self._telemetry = context.telemetry
         self._clock = context.clock
         self._command = options.connection.command
         self._control: set[int] = set()

@@ -8,7 +8,7 @@ go next, and go by their lane. A connection that breaks, or is silent for two `a
 it was asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
-(`operators`). A command to pause is in force before its receipt goes out, behind everything sent
+(`Operators`). A command to pause is in force before its receipt goes out, behind everything sent
 before: lanes give back what they have not sent, and admission keeps what is paused (overload.md
 B12). A subject that the server refuses for want of room (10077 of its stream, 10002 of the account,
 10023 of the server) waits in the same way (`pauses`). Rows that were sent wait in their lane.

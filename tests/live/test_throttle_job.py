@@ -18,9 +18,10 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.operations.throttle.controller import Controller
 from pyspark_jetstream.operations.throttle.pauses import MARGIN_S, Pauses
 from pyspark_jetstream.outbox.throttling import throttleprotocol as protocol
-from pyspark_jetstream.outbox.throttling.operators import Operators
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     THROTTLE_SUBJECT,
+    Operators,
     Reason,
     ThrottleProducer,
     understand,
@@ -67,7 +68,7 @@ class Producer(threading.Thread):
         """All that came, and when."""
         self.free: list[float] = []
         """When the first of its subjects was found not to be paused."""
-        self._operators = Operators(control, protocol.Producer(number, supports))
+        self._operators = Operators(control, protocol.Producer(number, supports), Throttle())
         self._subjects, self._answers, self._options = subjects, answers, connection_of(server.url)
         self._operators.sent(subjects)
         self._ready, self._ending = threading.Event(), threading.Event()

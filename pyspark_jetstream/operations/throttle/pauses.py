@@ -2,7 +2,7 @@
 Pauses that an operator wants, producers that were told, and those that acknowledged.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and publish what is returned.
-Rule 2: the operator's side of `throttleprotocol`; the writer's is `operators`.
+Rule 2: the operator's side of `throttleprotocol`, which has the writer's.
 
 Each producer gets its commands by name, on `<subject>.<producer_id>`:
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...subjects import REST, covers, is_literal, matcher, matches, pattern
-from .throttleprotocol import Reason, ThrottleProducer
+from .throttleprotocol import Reason, ThrottleProducer, TooManyFiltersError
 
 MAX_FILTERS: Final = 100
 """Filters beside `>` that can be paused at one time; who needs more wants a wider one."""
@@ -39,10 +39,6 @@ _PATTERN_CHARS: Final = 10_000
 
 Key: TypeAlias = tuple[Reason, str]
 """The reason and the filter of a command."""
-
-
-class TooManyFiltersError(ValueError):
-    """There is no room for another filter."""
 
 
 class Matcher:

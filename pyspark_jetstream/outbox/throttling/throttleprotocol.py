@@ -1,7 +1,8 @@
 """
-Messages between operators and writers on the throttle's control subject (PIP-385 over NATS).
+What operators and writers say on the throttle's control subject (PIP-385 over NATS).
 
-Rule 1: no I/O, no clock and no state; bytes to values and back.
+Rule 1: no I/O and no clock. `Operators` is a writer's part, for one task; its callers pass `now`
+(seconds, monotonic) and send what is returned.
 Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart, as in ADR-50.
 
     {"type":"discover"}                                   to all writers: who is there?
@@ -24,13 +25,20 @@ number is taken, too. Unknown fields are ignored (overload.md §4.1).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from ...foreign import read_json
+from ...sanitize import get_logger
 from ...subjects import MAX_SUBJECT_BYTES, REST, filter_fault
+
+if TYPE_CHECKING:
+    from .throttle import Throttle
+
+logger = get_logger(__name__)
 
 THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
 """Default control subject, on which operators and writers meet."""
@@ -48,6 +56,11 @@ ID_BITS: Final = 53
 _MAX_PAUSE_S: Final = 86_400.0
 """Seconds that one command pauses; a longer pause is said again."""
 
+PATIENCE_S: Final = 1.0
+"""For a controller that listens and does not answer; later its commands come when they come."""
+
+LEAST_PATIENCE_S: Final = 0.01
+"""Lower bound of the patience: each task of a process without an answer halves it."""
 
 T = TypeVar("T")
 
@@ -286,3 +299,130 @@ def _filter(value: object) -> str:
     if fault is not None:
         raise ValueError(f"subject: {fault}")
     return value
+
+
+# ── a writer ─────────────────────────────────────────────────────────────────────────────────
+
+
+class TooManyFiltersError(ValueError):
+    """There is no room for another filter."""
+
+
+class Operators:
+    """
+    A writer's part: it announces itself, receives pauses, acknowledges them.
+
+        begins ──word on <throttleSubject>.active──▸ holds its rows ──┬ nobody listens ──▸ sends
+                                                                      ├ an answer ───────▸ sends
+                                                                      └ `PATIENCE_S` ────▸ sends
+
+    A controller sends a writer that begins the commands in force, and then says that this was all.
+    So a pause reaches the writer before its first row, however short the task is (overload.md B7).
+    If no operator runs, the server says at once that nobody listens. After the first controller's
+    answer, the others get as much time again. If a listener never answers (a monitor of all
+    subjects), it holds a process's first task for `PATIENCE_S`, and later ones for ever less.
+
+    Args:
+        subject: the control subject.
+        writer: this writer, as it announces itself.
+        throttle: what is paused.
+        patience_s: how long the first row waits for an answer.
+    """
+
+    def __init__(
+        self, subject: str, writer: Producer, throttle: Throttle, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.listens = subject, f"{subject}.{writer.producer_id}"
+        """Subjects of commands to this writer."""
+        self.active = active_subject(subject)
+        """Subject on which the writer announces itself."""
+        self.throttle = throttle
+        """Pauses in force."""
+        self.writer = writer
+        """This writer, as it says who it is."""
+        self.is_unanswered = False
+        """Whether nobody has answered the announcement."""
+        self._sent: dict[str, None] = {}
+        self._began = self._until = -math.inf
+        self._patience_s = patience_s
+        self._is_told = False  # that something was left out
+
+    def __repr__(self) -> str:
+        return f"<Operators on {self.listens[1]}, {self.throttle!r}>"
+
+    def announce(self, now: float) -> bytes:
+        """
+        The announcement for `active`, sent with a reply subject; no row leaves before its answer.
+        """
+        self._began, self._until = now, now + self._patience_s
+        self.is_unanswered = True
+        return self.writer.encode()
+
+    def nobody(self) -> None:
+        """Nobody listens on `active`, says the server."""
+        self._until, self.is_unanswered = -math.inf, False
+
+    def holds(self, now: float) -> bool:
+        """Whether the first row has to wait still."""
+        return now < self._until
+
+    def next_deadline(self, now: float) -> float:
+        """The time when patience for the answer ends; infinite for never."""
+        return self._until if self.holds(now) else math.inf
+
+    def sent(self, subjects: Iterable[str]) -> None:
+        """Rows have gone to these; some of them are shown to operators."""
+        for subject in subjects if len(self._sent) < MAX_SUBJECTS else ():
+            self._sent[subject] = None
+            if len(self._sent) == MAX_SUBJECTS:
+                return
+
+    def heard(self, data: bytes, now: float, lately: Iterable[Sequence[str]] = ()) -> bytes | None:
+        """
+        An operator spoke.
+
+        Args:
+            lately: subjects of the rows that wait, in any number of parts.
+
+        Returns:
+            What to answer, behind everything sent before and ahead of everything sent from now on
+            (B12). What a receipt says is in force when this returns. Without an answer nothing is
+            new (B4).
+        """
+        try:
+            said = understand(data)
+        except ValueError as error:
+            self._leave_out(error)
+            return None
+        match said:
+            case Active():
+                self.is_unanswered = False
+                self._until = min(self._until, now + (now - self._began))
+                return None
+            case Discover():
+                sent = tuple(self._sent)
+                throttled = self.throttle.throttled([sent, *lately], now)
+                return self.writer._replace(subjects=sent, throttled=throttled).encode()
+            case ThrottleProducer():
+                return self._command(said, now)
+        self._leave_out("it is an answer, and no command")
+        return None
+
+    def _command(self, said: ThrottleProducer, now: float) -> bytes | None:
+        if said.producer_id not in (None, self.writer.producer_id):
+            return None
+        try:
+            self.throttle.table.command(said, now)
+        except TooManyFiltersError as error:
+            self._leave_out(f"the pause of '{said.subject}' is refused: {error}")
+            return None
+        return Receipt(said.request_id, self.writer.producer_id).encode()
+
+    def _leave_out(self, why: object) -> None:
+        """Says once of a writer that somebody spoke in vain."""
+        if not self._is_told:
+            logger.warning(
+                "what somebody says on '%s' counts for nothing and gets no receipt: %.300s. More"
+                " of that kind is left out without a warning", self.listens[0], why,
+            )  # fmt: skip
+        self._is_told = True

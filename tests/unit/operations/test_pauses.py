@@ -5,12 +5,13 @@ import random
 import pytest
 
 from pyspark_jetstream.operations.throttle.pauses import MARGIN_S, Pauses
-from pyspark_jetstream.outbox.throttling.operators import Operators
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
     Active,
     Discover,
+    Operators,
     Producer,
     Reason,
     Receipt,
@@ -289,7 +290,7 @@ class Writer:
 
     def __init__(self, number: int, kind: str, now: float) -> None:
         self.number, self.kind = number, kind
-        self.operators = Operators("control", Producer(number, kind != "unable"))
+        self.operators = Operators("control", Producer(number, kind != "unable"), Throttle())
         self.down: list[tuple[float, int | None, bytes]] = []
         self.up: list[tuple[float, int, bytes]] = []
         self.announced = self.operators.announce(now)

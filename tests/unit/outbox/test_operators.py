@@ -4,10 +4,12 @@ import math
 
 import pytest
 
-from pyspark_jetstream.outbox.throttling.operators import PATIENCE_S, Operators
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
+    PATIENCE_S,
     Active,
+    Operators,
     Paused,
     Producer,
     Reason,
@@ -25,7 +27,7 @@ def command(subject: str, pause_s: float, request_id: int = 1, reason: Reason = 
 
 def test_b7_a_writer_says_who_it_is_and_where():
     """B7: its first word is that of discovery, on `<throttleSubject>.active`."""
-    operators = Operators("control", Producer(7, True))
+    operators = Operators("control", Producer(7, True), Throttle())
 
     assert operators.listens == ("control", "control.7")
     assert operators.active == "control.active"
@@ -34,7 +36,7 @@ def test_b7_a_writer_says_who_it_is_and_where():
 
 def test_b7_rows_are_held_until_there_is_an_answer():
     """B7: until nobody listens, or the answer is there, or the patience is over."""
-    silent, alone, told = (Operators("control", Producer(7, True)) for _ in range(3))
+    silent, alone, told = (Operators("control", Producer(7, True), Throttle()) for _ in range(3))
     assert not silent.holds(0.0)
     for each in (silent, alone, told):
         each.announce(1.0)
@@ -51,7 +53,7 @@ def test_b7_rows_are_held_until_there_is_an_answer():
 
 def test_b7_what_is_in_force_is_there_when_rows_go():
     """B7: the commands come before the answer; each has its receipt."""
-    operators = Operators("control", Producer(7, True))
+    operators = Operators("control", Producer(7, True), Throttle())
     operators.announce(0.0)
     receipt = operators.heard(command("orders.*", 1.2, 3), 0.01)
     answer = operators.heard(Active(1).encode(), 0.01)
@@ -63,7 +65,7 @@ def test_b7_what_is_in_force_is_there_when_rows_go():
 
 def test_b16_an_answer_to_discovery_says_what_is_paused():
     """B16: which subjects, why, by whom, for how long."""
-    operators = Operators("control", Producer(7, True))
+    operators = Operators("control", Producer(7, True), Throttle())
     operators.sent(["orders.eu", "metrics"])
     operators.heard(command("orders.*", 2.0, 3), 0.0)
     operators.throttle.refusals.refuse("full", (10077, "full", True), "S", 0.0, 0.5)
@@ -85,7 +87,7 @@ def test_b16_an_answer_to_discovery_says_what_is_paused():
 
 def test_b21_of_many_subjects_some_are_shown():
     """B21: the first 32 it has sent to."""
-    operators = Operators("control", Producer(7, True))
+    operators = Operators("control", Producer(7, True), Throttle())
     operators.sent(f"a.{number}" for number in range(20))
     operators.sent(f"b.{number}" for number in range(20))
     operators.sent(["c"])
@@ -99,7 +101,7 @@ def test_b21_of_many_subjects_some_are_shown():
 
 def test_b4_what_says_nothing_is_said_once(caplog):
     """B4: nonsense has no answer and no effect, wherever it comes."""
-    operators = Operators("control", Producer(7, True))
+    operators = Operators("control", Producer(7, True), Throttle())
     operators.announce(0.0)
     said = [operators.heard(data, 0.01) for data in (b"{", b"[]", b'{"type":"active"}')]
 

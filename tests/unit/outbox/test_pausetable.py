@@ -10,9 +10,12 @@ from pyspark_jetstream.outbox.throttling.pausetable import (
     MAX_FILTERS,
     Matcher,
     PauseTable,
+)
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
+    Reason,
+    ThrottleProducer,
     TooManyFiltersError,
 )
-from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.subjects import covers, matches
 
 from ...kits.seeds import SEED

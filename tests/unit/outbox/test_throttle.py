@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from pyspark_jetstream.outbox.throttling.operators import Operators
 from pyspark_jetstream.outbox.throttling.throttle import REFUSALS, Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Active,
     Discover,
+    Operators,
     Paused,
     Producer,
     Reason,
@@ -23,7 +23,7 @@ SERVER = Reason.BrokerProduceQuotaExceeded
 
 
 def writer() -> Operators:
-    return Operators("t", Producer(7, True))
+    return Operators("t", Producer(7, True), Throttle())
 
 
 def command(subject: str, pause_s: float, reason: Reason = QUOTA, request_id: int = 1):
