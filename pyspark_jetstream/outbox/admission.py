@@ -47,9 +47,8 @@ import pyarrow.compute as pc
 
 from ..arrays import places
 from ..errors import QueueTimeoutError
-from .messages import Messages, sizes
-from .priority import Priority
-from .rowqueue import PLACE_BITS, RowQueue
+from .messages import Messages, RowQueue, sizes
+from .priority import PLACE_BITS, Priority
 from .throttling.throttle import Throttle
 
 QUEUE_ROWS: Final = 10_000

@@ -1,5 +1,5 @@
 """
-The priority of each row: critical, normal, non-critical, by subject, header, claim or custom logic.
+Priorities of rows, critical, normal, non-critical: how each gets one, which goes first.
 
 Rule 1: in text priorities are names, and a number is none (0 would be critical to one reader and
 nothing to another). A function may return the numbers of `Priority`, which are the RFC's.
@@ -16,6 +16,9 @@ The first of these that has an opinion of a row decides (overload.md A7):
 
 No opinion is a missing value. One that is there and no name of a priority is *normal* and counted:
 a typo must neither promote a row nor fail a query that ran for a month (A2).
+
+Rows that are not all of one priority go by their subjects' most urgent rows, in turns
+(overload.md §7).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import int32, is_all
+from ..arrays import int32, is_all, of_groups, places, ranks
 from ..subjects import check_filter, pattern
 
 
@@ -54,6 +57,9 @@ class Priority(IntEnum):
         """The priority of this name, whatever its case and hyphens; None for no name of one."""
         return _BY_LABEL.get((text or "").replace("-", "").lower())
 
+
+PLACE_BITS: Final = 24
+"""Bits of a row's place in the sort key; more rows than this are not sorted at one time."""
 
 _BY_LABEL: Final = {priority.label: priority for priority in Priority}
 _LABELS: Final = pa.array(list(_BY_LABEL), pa.string())
@@ -242,3 +248,41 @@ def _pairs(text: str, what: str) -> tuple[tuple[str, Priority], ...]:
             )
         pairs.append((key.strip(), priority))
     return tuple(pairs)
+
+
+# ── the order ────────────────────────────────────────────────────────────────────────────────
+
+
+def in_order(subjects: pa.Array, own: pa.Array, by_subject: bool) -> pa.Array:
+    """
+    The places of the rows, which are in the order of arrival, in the order in which they go.
+
+    Args:
+        subjects: INT32, a code for the subject of each.
+        own: INT8, the priority of each.
+        by_subject: whether rows of a subject keep their order; if not, each goes by its priority.
+    """
+    here = places(len(subjects))
+    if not by_subject:
+        return pc.sort_indices(pc.add(pc.shift_left(own.cast(pa.int64()), PLACE_BITS), here))
+    classes = _classes(subjects, own)
+    # Of each subject and class one row a turn; of those of a turn, the first that came.
+    turns = ranks(pc.add(pc.multiply(subjects.cast(pa.int64()), 3), classes))
+    keys = pc.add(
+        pc.shift_left(classes.cast(pa.int64()), 2 * PLACE_BITS),
+        pc.shift_left(turns.cast(pa.int64()), PLACE_BITS),
+    )
+    return pc.sort_indices(pc.add(keys, here))
+
+
+def _classes(subjects: pa.Array, priorities: pa.Array) -> pa.Array:
+    """INT8: of each row, the most urgent priority of its subject from it on (§7.1 to §7.3)."""
+    here = places(len(subjects))
+    classes = pa.repeat(Priority.NON_CRITICAL.code, len(subjects))
+    for priority in (Priority.NORMAL, Priority.CRITICAL):
+        urgent = pc.less_equal(priorities, priority.code)
+        last = of_groups(subjects.filter(urgent), here.filter(urgent), "max")
+        last_urgent = last(subjects)
+        dragged = pc.fill_null(pc.less_equal(here, last_urgent), False)
+        classes = pc.if_else(dragged, priority.code, classes)
+    return classes

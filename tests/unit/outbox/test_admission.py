@@ -14,9 +14,8 @@ import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.admission import QUEUE_ROWS, Admission, Rules
-from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.messages import Messages, RowQueue
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.rowqueue import RowQueue
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 
