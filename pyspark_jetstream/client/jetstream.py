@@ -633,9 +633,9 @@ def _is_gone(error: ApiError) -> bool:
     return isinstance(error, StreamNotFoundError | ConsumerNotFoundError)
 
 
-def _err_code(reply: Reply, subject: str = "") -> int:
+def _err_code(reply: Reply, subject: str) -> int:
     """The error that is answered to a request on this subject, 0 for none."""
-    if direct(reply.headers) is not None:
+    if ".DIRECT.GET." in subject and direct(reply.headers) is not None:
         return 0  # a stored message, whatever it says
     if reply.status == wire.NO_RESPONDERS:
         return wire.NO_RESPONDERS
