@@ -16,7 +16,6 @@ from .. import subjects
 from .. import values as value_of
 from ..client.info import checked
 from ..client.jetstream import DEFAULT_PREFIX
-from ..client.keyvalue import BUCKET
 from ..client.options import MetricsOptions, connection_options
 from ..errors import OptionError
 from ..foreign import read_json
@@ -219,6 +218,8 @@ def _one_of(values: Values, name: str, inside: Any) -> Any:
 
 def _bucket_creation(values: Values, bucket: str) -> StreamCreation:
     """A bucket is a stream of this kind (ADR-8), and more as `streamConfig` says."""
+    from ..client.keyvalue import BUCKET  # few writes create one
+
     stream, of_keys = f"KV_{bucket}", f"{subjects.bucket_prefix(bucket)}>"
     config = dict(values["streamConfig"])
     for field, own in (("name", stream), ("subjects", [of_keys])):

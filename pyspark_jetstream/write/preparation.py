@@ -22,8 +22,6 @@ from ..errors import ColumnError, OptionError
 from ..outbox.targets import Target, untaken
 from ..publish.settings import SinkOptions
 from ..subjects import bucket_prefix
-from .creation import create_streams, stream_configs
-from .exactlyonce.ledger import Ledger
 from .streams import Streams, check_target
 
 if TYPE_CHECKING:
@@ -45,10 +43,14 @@ def prepare(options: SinkOptions) -> None:
         client.connection.ping(options.connection.request_timeout_s)
         js = JetStream(client)
         if options.create is not None:
+            from .creation import create_streams, stream_configs
+
             for config in stream_configs(options.create):
                 check_target(Target.parse(config), options)
             create_streams(js, options.create)
         if options.ledger:
+            from .exactlyonce.ledger import Ledger
+
             Ledger(js).ensure()
         with closing(Streams(client, options)) as streams:
             subject, targets = options.rows.subject, streams.targets
