@@ -1,5 +1,8 @@
 """
-What the processes of a query import: each starts anew, and pays for it before its first row.
+What the processes of a query import, and how many modules a row visits.
+
+Each process starts anew, and pays for its imports before its first row. Who follows a row opens the
+modules that it visits: those of which it calls a function.
 
 Spark forks each Python process of a query from a daemon that has imported PySpark's part. So does
 a process here: it does the work of one process of Spark, with one row.
@@ -13,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ..kits.places import ROOT
+from ..kits.places import PACKAGE, ROOT
 
 SLOW = {"asyncio", "concurrent", "email", "http", "nats", "nkeys", "ssl"}
 """What is for TLS and signatures, and what comes with that."""
@@ -22,15 +25,25 @@ OURS = "pyspark_jetstream."
 
 
 _BEGIN = """
-import importlib.util, json, pickle, sys
-module, program, url, stream, path = sys.argv[1:]
+import importlib.util, inspect, json, pickle, sys, threading
+module, program, package, url, stream, path = sys.argv[1:]
 importlib.import_module(module)
 sys.modules["__main__"].__spec__ = importlib.util.find_spec(module)  # as Spark runs it, by -m
 import pyarrow as pa
 def kept(what): return pickle.load(open(path + what, "rb"))
 def keep(value, what): pickle.dump(value, open(path + what, "wb"))
+visited = set()
+def is_ours(code): return code.co_filename.startswith(package)
+def visit(frame, event, _):
+    code, at = frame.f_code, frame
+    if event != "call" or not is_ours(code) or code.co_filename in visited: return
+    while at and (not is_ours(at.f_code) or at.f_code.co_flags & inspect.CO_OPTIMIZED):
+        at = at.f_back
+    if not at: visited.add(code.co_filename)  # else the body of a module calls it, on import
+sys.setprofile(visit), threading.setprofile(visit)
 exec(compile(program, "program", "exec"))
-print(json.dumps([name for name in sys.modules if sys.modules[name] is not None]))
+sys.setprofile(None)
+print(json.dumps([[name for name, it in sys.modules.items() if it is not None], list(visited)]))
 """
 
 _SOURCE = """
@@ -95,13 +108,17 @@ kept(".writer").commit([kept(".written")])
 
 
 def of_process(process, arguments):
-    """What it has imported, PySpark's part too; `arguments` are a URL, a stream and a path."""
+    """
+    What it has imported, PySpark's part too, and our files that its row visits; `arguments` are a
+    URL, a stream and a path.
+    """
+    begin = _BEGIN, process.module, process.program, f"{PACKAGE}{os.sep}"
     done = subprocess.run(
-        [sys.executable, "-c", _BEGIN, process.module, process.program, *arguments],
+        [sys.executable, "-c", *begin, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
         timeout=600, check=True,
     )  # fmt: skip
-    return set(json.loads(done.stdout))
+    return map(set, json.loads(done.stdout))
 
 
 @pytest.fixture
@@ -111,11 +128,15 @@ def given(nats_server, new_stream, publish, tmp_path):
     return nats_server.url, stream, str(tmp_path / "pickled")
 
 
-def imported(names, given):
-    """Our own modules in each of these processes, none of which has what is slow to import."""
-    found = []
+def imported(names, given, visits):
+    """
+    Our own modules in each of these processes, none of which has what is slow to import, and all
+    of which together visit no more than so many.
+    """
+    found, all_visited = [], set()
     for name in names:
-        modules = of_process(PROCESSES[name], given)
+        modules, visited = of_process(PROCESSES[name], given)
+        all_visited |= visited
         assert not SLOW & {module.partition(".")[0] for module in modules}
         plans = not name.endswith(("task", "commit")) and not name.startswith(("write", "batch"))
         assert not (plans and "pyarrow.compute" in modules)
@@ -123,6 +144,7 @@ def imported(names, given):
         assert not {"write", "operations", "testing"} & ours or name.startswith("write")
         assert not {"operations", "testing"} & ours
         found.append(ours)
+    assert len(all_visited) <= visits, sorted(all_visited)
     return found
 
 
@@ -135,8 +157,8 @@ def test_what_a_streaming_read_imports(given):
     """Neither plan, source process nor task imports nats-py, asyncio, ssl, or what others need."""
     schema, plan, source, task = imported(
         ["schema of a read", *(f"streaming read: {each}" for each in ("plan", "source", "task"))],
-        given,
-    )
+        given, visits=43,
+    )  # fmt: skip
 
     assert not {"readstream.reader", "tasks"} & schema
     assert of("outbox", schema) == {"lettersubjects"}
@@ -159,7 +181,7 @@ def test_what_a_streaming_read_imports(given):
 def test_what_a_batch_read_imports(given):
     """Likewise of a batch read."""
     names = ["schema of a read", "batch read: plan", "batch read: task"]
-    _, plan, task = imported(names, given)
+    _, plan, task = imported(names, given, visits=35)
 
     assert not {"readstream.reader", "publish", "mapping"} & plan
     assert "tasks.shape" in task
@@ -169,14 +191,15 @@ def test_what_a_batch_read_imports(given):
 
 def test_what_a_write_imports(given):
     """Plan and commit of a write load nothing that publishes, nor maps, nor reads."""
-    plan, task, commit = imported([f"write: {each}" for each in ("plan", "task", "commit")], given)
+    names = [f"write: {each}" for each in ("plan", "task", "commit")]
+    plan, task, commit = imported(names, given, visits=40)
 
     sending = {"publish.publisher", "publish.lanes", "write.task"}
     for modules in (plan, commit):
         assert not (sending | {"mapping"}) & modules
     assert not {"write.preparation", "write.exactlyonce.ledger"} & commit
+    assert not {"write.creation", "write.exactlyonce.ledger", "client.keyvalue"} & plan
     for modules in (task, commit):
         assert not {"readstream", "read", "fetch", "options", "datasource", "tasks"} & modules
     assert sending <= task
     assert not {"mapping", "write.preparation", "write.attempt", "write.exactlyonce.tail"} & task
-    assert len([each for each in task if each.startswith(("write", "publish", "outbox"))]) <= 44
