@@ -58,6 +58,7 @@ test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=8 process
 
 .PHONY: soak
 soak: WORKERS = 4
+soak: export FUZZ_TIMES ?= 4
 soak: $(INSTALLED) $(STARTS) $(STATEFUL)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
 	$(BIN)/python -m pytest $(XDIST) --soak $(ARGS)
 
@@ -96,8 +97,8 @@ mutants: $(INSTALLED)  ## Say which tests kill a sample of mutants (ARGS="--coun
 	nice $(BIN)/python -m tests.tools.mutants $(ARGS)
 
 .PHONY: fuzz
-fuzz: export FUZZ_EXAMPLES ?= 50000
-fuzz: $(INSTALLED)  ## Run the decoders against the slow reference, for long (FUZZ_EXAMPLES=50000 of a kind)
+fuzz: export FUZZ_TIMES ?= 150
+fuzz: $(INSTALLED)  ## Run the decoders against the slow reference, for long (FUZZ_TIMES=150, as long as in make test)
 	$(BIN)/python -m pytest tests/unit/test_fuzz.py $(ARGS)
 
 .PHONY: demo

@@ -22,8 +22,12 @@ def fresh(module: str, count: int = 1) -> list[int]:
     return [chance.randrange(2**32) for _ in range(count)]
 
 
+TIMES: Final = int(os.environ.get("FUZZ_TIMES", "1"))
+"""How many times as many examples of hypothesis there are."""
+
 settings.register_profile(
     "tests",
+    max_examples=100 * TIMES,
     deadline=None,
     database=None,
     print_blob=True,
@@ -33,5 +37,5 @@ settings.load_profile("tests")
 
 
 def examples(count: int) -> settings:
-    """So many examples of a test of hypothesis; `FUZZ_EXAMPLES` is another number for all."""
-    return settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", count)))
+    """So many examples of a test, and not 100."""
+    return settings(max_examples=count * TIMES)
