@@ -1,10 +1,11 @@
 """The table of pauses beside a model of it: the rules as they stand there, and random commands."""
 
 import math
-import random
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.outbox.throttling.pausetable import (
     MAX_FILTERS,
@@ -18,7 +19,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 from pyspark_jetstream.subjects import covers, matches
 
-from ...kits.seeds import SEED
+from ...kits.seeds import examples
 
 SUBJECTS = ["a.x", "a.y", "b.x", "b.y.z"]
 FILTERS = [">", "a.*", "a.x", "*.x", "b.>", "b.y.z"]
@@ -64,27 +65,32 @@ class Model:
             self.ms[key] = self.ms.get(key, 0) + round((min(until, now) - before) * 1000)
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 30))
-def test_random_commands(seed):
+COMMANDS = st.tuples(
+    st.sampled_from(Reason), st.sampled_from([0.0, 0.5, 2.0, 8.0]), st.sampled_from(FILTERS)
+)
+STEPS = st.tuples(st.sampled_from([0.0, 0.25, 1.0, 4.0]), st.booleans(), COMMANDS | st.none())
+
+
+@examples(50)
+@given(st.lists(STEPS, min_size=25))
+def test_any_commands(steps):
     """B5 to B9, B11, B12, B15: whatever is said in whatever order."""
-    rng, now = random.Random(seed), 0.0
-    table, model = PauseTable(), Model()
+    now, table, model = 0.0, PauseTable(), Model()
     counted: dict[tuple[Reason, str], int] = {}
-    for number in range(200):
-        later = now + rng.choice([0.0, 0.25, 1.0, 4.0])
+    for number, (wait_s, is_counted, command) in enumerate(steps):
+        later = now + wait_s
         model.count(now, later)
         now = later
         model.pass_by(now)
         turn, was = table.version, [name for name in SUBJECTS if table.matcher(now)(name)]
-        if rng.random() < 0.1:
+        if command is None:
             table.acked()
             model.informed.clear()
         else:
-            filter, pause_s = rng.choice(FILTERS), rng.choice([0.0, 0.5, 2.0, 8.0])
-            said = ThrottleProducer(number, rng.choice(list(Reason)), pause_s, filter)
+            said = ThrottleProducer(number, *command)
             table.command(said, now)
             model.command(said, now)
-        if rng.random() < 0.3:
+        if is_counted:
             for reason, filter, ms, _ in table.times.counted(now):
                 counted[reason, filter] = counted.get((reason, filter), 0) + ms
 

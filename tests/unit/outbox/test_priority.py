@@ -1,11 +1,12 @@
 """The priority of each row, beside a model of the rules (overload.md A1 to A7), row by row."""
 
 import pickle
-import random
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.outbox.priority import (
@@ -17,7 +18,7 @@ from pyspark_jetstream.outbox.priority import (
 )
 
 from ...kits.options import parse_sink, priorities_of
-from ...kits.seeds import SEED
+from ...kits.seeds import examples
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 NAMES = {
@@ -115,37 +116,46 @@ def test_a2_names():
     assert {Priority.of(name) for name in [*NO_NAMES, None]} == {None}
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 60))
-def test_a2_to_a7_the_first_opinion_decides(seed):
+CLAIMS = [None, "acme", "free", "x=y", "other"]
+
+
+def rows_of(texts):
+    """Of a block whose priorities are said with these texts, and by a function with numbers."""
+    said = st.sampled_from(texts)
+    answers = said if len(texts) < 3 else said | st.sampled_from([*Priority, 0, 1, 2])
+    row = st.tuples(st.sampled_from(SUBJECTS), said, said, st.sampled_from(CLAIMS), answers)
+    return st.lists(row, max_size=40)
+
+
+@examples(200)
+@given(
+    st.sampled_from([[None], [None, "normal"], *[[*[None] * 20, *MEANT, *NO_NAMES]] * 3]).flatmap(
+        rows_of
+    ),
+    st.lists(st.tuples(st.sampled_from([*COVERS]), st.sampled_from([*MEANT])), max_size=3),
+    st.sampled_from([None, "P", "Q"]),
+    st.sampled_from([None, "t", "u"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a2_to_a7_the_first_opinion_decides(rows, filters, header, claim, has_column, may_ask):
     """A3 to A7: filter, column, function, header, claim; what is no name is counted (A2)."""
-    rng = random.Random(seed)
-    count = rng.choice([0, 1, 40, 40, 40])
-    texts = rng.choice([[None], ["normal", None], *[[*MEANT, *NO_NAMES, *[None] * 20]] * 3])
-
-    def column() -> list[str | None]:
-        return rng.choices(texts, k=count)
-
-    claims = {"t": rng.choices(["acme", "free", "x=y", "other", None], k=count)}
-    block = Block(
-        rng.choices(SUBJECTS, k=count),
-        rng.choice([None, column(), column()]),
-        {"P": column()},
-        claims,
+    subjects, column, headers, claims, answers = (
+        map(list, zip(*rows, strict=True)) if rows else ([] for _ in range(5))
     )
-    numbers = [*Priority, 0, 1, 2] if len(texts) > 2 else []
-    answers, asked = rng.choices([*texts, *numbers], k=count), []
+    block = Block(subjects, column if has_column else None, {"P": headers}, {"t": claims})
+    asked: list[int] = []
 
     def decide(publish: Publish) -> object:
         asked.append(int(publish.headers["Row"]))
         return answers[asked[-1]]
 
-    said = [f"{each}={rng.choice([*MEANT])}" for each in rng.choices([*COVERS], k=3)]
     rules = priorities_of(
-        subjects=rng.choice([(), subject_rules(", ".join(said))]),
-        header=rng.choice([None, "P", "P", "Q"]),
-        claim=rng.choice([None, "t", "t", "u"]),
+        subjects=subject_rules(", ".join(map("=".join, filters))) if filters else (),
+        header=header,
+        claim=claim,
         claim_values=claim_values("acme=critical, free=noncritical, x=y=critical"),
-        resolver=rng.choice([None, decide]),
+        resolver=decide if may_ask else None,
     )
     (found, unrecognised), model = rules.of(block), Model(rules, block, answers)
 

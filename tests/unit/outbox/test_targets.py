@@ -1,13 +1,15 @@
 """The streams a write may reach: which takes a subject, and what it allows."""
 
-import random
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.outbox import targets as targets_module
@@ -16,6 +18,7 @@ from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.write.streams import check_target
 
 from ...kits.options import connection_of, sink_of, targets_of
+from ...kits.seeds import examples
 
 STREAMS = [
     {"name": "ORDERS", "subjects": ["orders.*.eu", "orders.us.>"]},
@@ -55,23 +58,28 @@ def test_each_subject_has_its_stream_or_none():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_many_streams_take_what_few_do(seed):
+def texts(*words, longest):
+    """Subjects, or what is like one, of these words."""
+    return st.lists(st.sampled_from(words), min_size=1, max_size=longest).map(".".join)
+
+
+DEPTHS = ["{}.>", "a.{}.>", "a.b-é.{}.>", "b.{}", "c.{}.*.>", "d.*.{}"]
+BEGINNINGS = ["", "a.", "a.b-é.", "b.", "c.", "d.", "d.x."]
+ENDS = texts(*"0123456789", "a", "b", "d", "b-é", longest=3)
+
+
+@examples(40)
+@given(
+    st.lists(st.sampled_from(DEPTHS), min_size=1, max_size=12),
+    st.lists(st.builds(str.__add__, st.sampled_from(BEGINNINGS), ENDS), min_size=40),
+)
+def test_many_streams_take_what_few_do(depths, asked):
     """Subjects get the stream whose filter matches, however deep its beginning is."""
-    rng = random.Random(seed)
-    depths = ["{}.>", "a.{}.>", "a.b-é.{}.>", "b.{}", "c.{}.*.>", "d.*.{}"]
-    configs = [{"name": f"S{n}", "subjects": [rng.choice(depths).format(n)]} for n in range(40)]
-    tokens = ["a", "b", "c", "d", "b-é", "x", *map(str, range(42))]
-    asked = [
-        ".".join([*rng.choice([[], ["a"], ["a", "b-é"], ["b"], ["c"], ["d"]]), *rest])
-        for rest in ([rng.choice(tokens) for _ in range(rng.randint(1, 3))] for _ in range(3000))
-    ]
+    configs = [{"name": f"S{n}", "subjects": [depth.format(n)]} for n, depth in enumerate(depths)]
     asked += ["", "1", "a.1", "a.b-é.1"]
     targets = all_of(configs)
-    names(
-        targets, [configs[n]["subjects"][0].replace(">", "x").replace("*", "x") for n in range(40)]
-    )
-    assert len(targets.streams) == 40
+    names(targets, [each["subjects"][0].replace(">", "x").replace("*", "x") for each in configs])
+    assert len(targets.streams) == len(configs)
 
     expected = [
         next((c["name"] for c in configs if matches(c["subjects"][0], subject)), None)
@@ -128,35 +136,28 @@ def test_two_threads_may_look_at_once(streams):
     assert len(seen) == lines + 2
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_target_takes_what_its_filters_match(seed):
+WORDS = ["a", "b+", "é", "c-1", "*x", "{d}", "$e"]
+FILTERS = st.builds(str.__add__, texts(*"***", *WORDS, longest=3), st.sampled_from(["", ".>"]))
+
+
+@examples(50)
+@given(st.lists(FILTERS, min_size=1, max_size=4), st.lists(texts(*WORDS, longest=4), min_size=20))
+def test_a_target_takes_what_its_filters_match(filters, asked):
     """Arrow's kernels select as `subjects.matches` does, for any filters and subjects."""
-    rng = random.Random(seed)
-    words = ["a", "b+", "é", "c-1", "*x", "{d}", "$e", "a b"[0]]
-
-    def subject():
-        return ".".join(rng.choice(words) for _ in range(rng.randint(1, 4)))
-
-    filters = []
-    for _ in range(4):
-        tokens = [rng.choice([*words, "*", "*"]) for _ in range(rng.randint(1, 3))]
-        filters.append(".".join(tokens + rng.choice([[], [">"]])))
     targets = all_of([{"name": "S", "subjects": filters}])
-    asked = [subject() for _ in range(200)]
 
     assert [name == "S" for name in names(targets, asked)] == [
         any(matches(each, one) for each in filters) for one in asked
     ]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_faulty_finds_what_is_no_subject(seed):
-    """The pattern for Arrow's kernels and the function that explains a fault agree."""
-    import pyarrow.compute as pc
+PIECES = st.sampled_from("a..*> \x00\x7f\né\u00a0b")
 
-    rng = random.Random(seed)
-    pieces = ["a", ".", "*", ">", " ", "\x00", "\x7f", "\n", "é", "\u00a0", "b"]
-    texts = ["".join(rng.choice(pieces) for _ in range(rng.randint(0, 6))) for _ in range(500)]
+
+@examples(50)
+@given(st.lists(st.lists(PIECES, max_size=6).map("".join), min_size=40))
+def test_faulty_finds_what_is_no_subject(texts):
+    """The pattern for Arrow's kernels and the function that explains a fault agree."""
     found = pc.match_substring_regex(pa.array(texts), FAULTY).to_pylist()
 
     assert found == [subject_fault(text) is not None for text in texts]

@@ -1,8 +1,8 @@
 """Frames are the bytes of the protocol, whatever their payloads."""
 
-import random
-
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.messages import Messages
@@ -11,7 +11,6 @@ from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 from ...kits.model import parse
-from ...kits.seeds import fresh
 
 
 def by_hand(of: Messages, row: int, ordinal: int) -> bytes:
@@ -25,29 +24,34 @@ def by_hand(of: Messages, row: int, ordinal: int) -> bytes:
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(block), len(block) + len(data), block, data)
 
 
-@pytest.mark.parametrize("most", [100, 80_000], ids=["small", "large"])
-@pytest.mark.parametrize("headers", ["none", "all", "some"])
-@pytest.mark.parametrize("seed", fresh(__name__, 3))
-def test_frames_are_those_of_the_protocol(most, headers, seed):
+ROWS = st.tuples(
+    st.sampled_from(["a", "b.c"]),
+    st.integers(0, 100) | st.integers(0, 80_000),
+    st.sampled_from([b"", b"A: b\r\n"]),
+)
+RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=5)
+
+
+@given(
+    st.lists(ROWS, min_size=2, max_size=40),
+    st.sampled_from(["none", "all", "some"]),
+    st.integers(0, 1),
+    st.integers(0, 1),
+    st.integers(0, 999),
+    RUNS,
+)
+def test_frames_are_those_of_the_protocol(rows, headers, low, less, first, runs):
     """Of any run of any part of a batch, some payloads being empty."""
-    chance = random.Random(seed)
-    count = chance.randint(5, 40)
-    data = [chance.randbytes(chance.randint(most // 2, most)) for _ in range(count)]
-    data[chance.randrange(count)] = b""
-    lines = {"none": None, "all": [b"A: b\r\n"] * count}.get(
-        headers, [chance.choice([b"", b"A: b\r\n"]) for _ in range(count)]
-    )
-    subjects = [chance.choice(["a", "b.c"]) for _ in range(count)]
-    rows = messages(subjects, data, ids=headers == "all", headers=lines)
-    low, first = chance.randrange(3), chance.randrange(1000)
-    part = rows.slice(low, count - low - chance.randrange(2))
+    subjects, sizes, some = zip(*rows, strict=True)
+    data = [(b"\r\nPUB a 1\r\n" * 8000)[:size] for size in sizes]
+    lines = {"none": None, "all": [b"A: b\r\n"] * len(rows)}.get(headers, some)
+    made = messages(subjects, data, ids=headers == "all", headers=lines)
+    part = made.slice(low, len(rows) - low - less)
     block = framed(part, first, PREFIX)
     frames = [by_hand(part, row, first + row) for row in range(len(part))]
 
     assert block.end == first + len(part)
-    for _ in range(20):
-        start = chance.randint(0, len(part))
-        end = chance.randint(start, len(part))
+    for start, end in (sorted((a % (len(part) + 1), b % (len(part) + 1))) for a, b in runs):
         run = first + start, first + end
         assert bytes(block.slice(*run)) == b"".join(frames[start:end])
         assert block.nbytes(*run) == sum(map(len, frames[start:end]))

@@ -2,13 +2,14 @@
 
 import json
 import pickle
-import random
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -18,7 +19,7 @@ from pyspark_jetstream.publish.telemetry import Telemetry
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
-from ...kits.seeds import SEED
+from ...kits.seeds import examples
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 QUOTA = Reason.TopicProduceQuotaExceeded
@@ -138,22 +139,24 @@ def test_no_more_than_so_many_routes():
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────
 
 
-def anything(rng: random.Random) -> MetricsSnapshot:
-    """What some task may have counted."""
-    found = []
-    for metric in rng.choices(list(METRICS.values()), k=rng.randrange(30)):
-        labels = tuple(rng.choice("xyz") for _ in metric.labels)
-        found.append((metric.name, labels, [rng.randrange(1000) for _ in range(metric.width)]))
-    return MetricsSnapshot.of(found)
+def series_of(metric):
+    """Any series of a metric."""
+    labels = st.tuples(*[st.sampled_from("xyz")] * len(metric.labels))
+    values = st.lists(st.integers(0, 999), min_size=metric.width, max_size=metric.width)
+    return st.tuples(st.just(metric.name), labels, values)
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 50))
-def test_the_order_of_adding_does_not_matter(seed):
+SNAPSHOTS = st.builds(
+    MetricsSnapshot.of, st.lists(st.sampled_from([*METRICS.values()]).flatmap(series_of))
+)
+"""What some task may have counted."""
+
+
+@examples(50)
+@given(st.lists(SNAPSHOTS, min_size=2, max_size=5), st.integers(0, 5), st.data())
+def test_the_order_of_adding_does_not_matter(snapshots, cut, data):
     """Snapshots merged in any order, and in any grouping, are the same."""
-    rng = random.Random(seed)
-    snapshots = [anything(rng) for _ in range(rng.randrange(2, 12))]
-    shuffled = rng.sample(snapshots, len(snapshots))
-    cut = rng.randrange(len(snapshots))
+    shuffled = data.draw(st.permutations(snapshots))
     grouped = [MetricsSnapshot.merged(shuffled[:cut]), MetricsSnapshot.merged(shuffled[cut:])]
 
     assert (
@@ -163,11 +166,10 @@ def test_the_order_of_adding_does_not_matter(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
-def test_snapshots_are_plain_values(seed):
+@examples(50)
+@given(SNAPSHOTS)
+def test_snapshots_are_plain_values(snapshot):
     """A snapshot comes back the same from pickle and from JSON."""
-    snapshot = anything(random.Random(seed))
-
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot
     assert MetricsSnapshot.of_json(json.loads(json.dumps(snapshot.as_json()))) == snapshot
 
@@ -253,13 +255,12 @@ def test_summary():
 # ── routes ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 30))
-def test_groups_are_the_rows_by_route_and_priority(seed):
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(Priority))), st.booleans())
+def test_groups_are_the_rows_by_route_and_priority(rows, are_urgent):
     """Each row is in the one group of its route and priority, in order."""
-    rng = random.Random(seed)
     names, routes = ["a.x", "a.y", "b", "c.d.e"], ["a.*", "a.*", UNKNOWN, "c.>"]
-    indices = [rng.randrange(4) for _ in range(rng.randrange(40))]
-    urgent = [rng.choice(list(Priority)) for _ in indices] if rng.random() < 0.8 else None
+    indices = [index for index, _ in rows]
+    urgent = [priority for _, priority in rows] if are_urgent else None
     expected: dict[tuple[str, Priority], list[int]] = {}
     for row, index in enumerate(indices):
         key = routes[index], urgent[row] if urgent else NORMAL

@@ -1,10 +1,11 @@
 """Rows and columns that are no messages, and what the errors name."""
 
 import pickle
-import random
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
@@ -13,6 +14,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import BUCKET as LEDGER
 from pyspark_jetstream.write.preparation import check_schema
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, builder
+from ...kits.seeds import examples
 
 _NOT_UTF8 = (
     pa.string(),
@@ -207,17 +209,25 @@ def whole(messages) -> list[tuple]:
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-@pytest.mark.parametrize("seed", range(8))
-def test_the_others_are_what_they_were(seed, mapping):
+@examples(30)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 7, 300]),
+            st.lists(st.none() | st.sampled_from(FAULTS), min_size=1),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_the_others_are_what_they_were(mapping, blocks):
     """Whatever rows can be no messages, all others are those that they would be without."""
-    rng = random.Random(seed)
     options = {"rejects": True, "id_prefix": "P", "max_payload": 100}
     if MAPPINGS[mapping] is not None:
         options["mapping"] = SubjectMapping.parse(MAPPINGS[mapping])
     with_faults, without = builder(**options), builder(**options)
-    for _ in range(3):
-        count = rng.choice([1, 7, 300])
-        bad = {n: rng.choice(FAULTS) for n in range(count) if rng.random() < rng.choice([0.1, 1])}
+    for count, faults in blocks:  # those are had in turns
+        bad = {n: fault for n in range(count) if (fault := faults[n % len(faults)]) is not None}
         found, unfit = with_faults.build(
             table([SOUND | bad.get(n, {}) for n in range(count)])
         ).parted()
