@@ -1,8 +1,11 @@
 """PIP-385 on the operator's side: who is told what and when, and whose receipt is missing."""
 
-import random
+from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.operations.throttle.pauses import MARGIN_S, Pauses
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -19,7 +22,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     understand,
 )
 
-from ...kits.seeds import SEED
+from ...kits.seeds import examples
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 GROUP = Reason.ResourceGroupProduceQuotaExceeded
@@ -296,33 +299,48 @@ class Writer:
         self.announced = self.operators.announce(now)
         self.began = now
 
-    def hears(self, now: float, rng: random.Random) -> None:
+    def hears(self, now: float, delays: Iterator[float], is_moody: Iterator[bool]) -> None:
         """Takes what has arrived; a deaf one does not act, a moody one not always."""
         while self.down and self.down[0][0] <= now:
             _, token, data = self.down.pop(0)
-            if self.kind == "deaf" or (self.kind == "moody" and rng.random() < 0.3):
+            if self.kind == "deaf" or (self.kind == "moody" and next(is_moody)):
                 continue
             answer = self.operators.heard(data, now)
             if answer is not None and token is not None:
-                self.up.append((now + rng.choice([0.0, 0.01, 0.02]), token, answer))
+                self.up.append((now + next(delays), token, answer))
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 40))
-def test_operator_and_writers(seed):
+FILTERS = st.sampled_from(["a", "b.*"])
+EVENTS = st.one_of(
+    st.tuples(
+        st.just("start"), st.sampled_from(["good", "good", "good", "deaf", "unable", "moody"])
+    ),
+    st.tuples(st.just("end"), st.integers(0, 9)),
+    st.tuples(st.just("pause"), FILTERS, st.sampled_from([0.2, 1.0, 5.0])),
+    st.tuples(st.just("lift"), FILTERS),
+)
+
+
+@examples(50)
+@given(
+    st.lists(st.tuples(EVENTS, st.sampled_from([0, 1, 5, 30, 150, 400])), min_size=8),
+    st.lists(st.sampled_from([0.0, 0.01, 0.02]), min_size=1),
+    st.lists(st.booleans(), min_size=1),
+)
+def test_operator_and_writers(events, delays, is_moody):
     """
     Both sides beside each other, on a network that takes some time: whoever comes, goes, acts or
     does not. A writer that acts is paused from its first row to the end of the pause without a gap,
     and free soon after; ids are never used twice; only those that know the protocol are told; every
     wait ends; and those alone are named that do not act.
     """
-    rng, now = random.Random(seed), 0.0
-    pauses = Pauses("control")
+    now, pauses, over = 0.0, Pauses("control"), 0.0
+    delays, is_moody = cycle(delays), cycle(is_moody)  # had in turns
     writers: dict[int, Writer] = {}
     ids: set[int] = set()
     wanted: dict[str, float] = {}
     lifted: dict[str, float] = {}
     asked: dict[str, float] = {}
-    over = 0.0
 
     def sent(sends, to_new=None):
         for _, token, data in sends:
@@ -335,47 +353,47 @@ def test_operator_and_writers(seed):
                 if number in (None, writer.number):
                     is_command = not isinstance(said, Discover | Active)
                     assert not is_command or writer.kind != "unable"
-                    arrives = max([now + rng.choice([0.0, 0.01]), *[d[0] for d in writer.down]])
+                    arrives = max([now + next(delays), *[d[0] for d in writer.down]])
                     writer.down.append((arrives, token, data))
             if isinstance(said, ThrottleProducer) and number not in writers:
                 pauses.receive_reply(token, 503, b"", now)
 
-    for step in range(1500):
-        now += rng.choice([0.0, 0.01, 0.02])
-        if rng.random() < 0.02:
-            number = step
-            kind = rng.choice(["good", "good", "good", "deaf", "unable", "moody"])
-            writers[number] = Writer(number, kind, now)
-            sent(pauses.receive_start(writers[number].announced, now), number)
-        if rng.random() < 0.01 and writers:
-            del writers[rng.choice(sorted(writers))]
-        if rng.random() < 0.02:
-            filter = rng.choice(["a", "b.*"])
-            wanted[filter] = now + rng.choice([0.2, 1.0, 5.0])
-            asked[filter] = now
-            pauses.pause(filter, QUOTA, wanted[filter])
-        over = max([over, *(min(now, until) for until in wanted.values())])
-        sent(pauses.due(now))
-        if rng.random() < 0.01:
-            filter = rng.choice(["a", "b.*"])
-            wanted.pop(filter, None)
-            lifted[filter] = now
-            sent(pauses.lift(filter, QUOTA, now))
-        for writer in list(writers.values()):
-            writer.hears(now, rng)
-            while writer.up and writer.up[0][0] <= now:
-                _, token, data = writer.up.pop(0)
-                sent(pauses.receive_reply(token, 0, data, now))
-            throttle = writer.operators.throttle
-            if writer.kind == "good" and not writer.operators.holds(now):
+    def happens(number, event):
+        match event:
+            case "start", kind:
+                writers[number] = Writer(number, kind, now)
+                sent(pauses.receive_start(writers[number].announced, now), number)
+            case "end", place if writers:
+                del writers[sorted(writers)[place % len(writers)]]
+            case "pause", filter, pause_s:
+                wanted[filter], asked[filter] = now + pause_s, now
+                pauses.pause(filter, QUOTA, wanted[filter])
+            case "lift", filter:
+                wanted.pop(filter, None)
+                lifted[filter] = now
+                sent(pauses.lift(filter, QUOTA, now))
+
+    for number, (event, ticks) in enumerate(events):
+        happens(number, event)
+        for _ in range(ticks):
+            now += 0.01
+            over = max([over, *(min(now, until) for until in wanted.values())])
+            sent(pauses.due(now))
+            for writer in list(writers.values()):
+                writer.hears(now, delays, is_moody)
+                while writer.up and writer.up[0][0] <= now:
+                    _, token, data = writer.up.pop(0)
+                    sent(pauses.receive_reply(token, 0, data, now))
+                throttle = writer.operators.throttle
+                if writer.kind != "good" or writer.operators.holds(now):
+                    continue
                 for filter, subject in (("a", "a"), ("b.*", "b.x")):
                     told = max(writer.began, asked.get(filter, now), lifted.get(filter, 0.0)) + 0.1
                     if told < now < wanted.get(filter, 0.0) - 0.1:
-                        assert throttle.is_paused(subject, now), (seed, now, filter)
+                        assert throttle.is_paused(subject, now), (now, filter)
                     if now > over + 1.0 + MARGIN_S + 0.1:
-                        assert not throttle.is_paused(subject, now), (seed, now, filter)
-        assert pauses.next_deadline > now - 0.1
-    named = set(pauses.silent)
-    kinds = {number: writers[number].kind for number in named & set(writers)}
+                        assert not throttle.is_paused(subject, now), (now, filter)
+            assert pauses.next_deadline > now - 0.1
+    kinds = {writers[number].kind for number in set(pauses.silent) & set(writers)}
 
-    assert not set(kinds.values()) & {"good", "unable"}, (seed, kinds)
+    assert not kinds & {"good", "unable"}

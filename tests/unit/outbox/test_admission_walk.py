@@ -4,12 +4,21 @@ events. Every row that goes or is shed, and every answer of the queue, is the mo
 """
 
 import math
-import random
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import pyarrow as pa
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from pyspark_jetstream.errors import QueueTimeoutError
 from pyspark_jetstream.outbox.admission import Admission, Leaving, Rules
@@ -20,7 +29,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
 from ...kits.lanes import messages
 from ...kits.options import rules_of
-from ...kits.seeds import SEED
+from ...kits.seeds import examples
 from .test_admission import NON_CRITICAL, NORMAL, numbers, pause
 
 STREAMS = {"a": 0, "b": 1, "c": None, "d": 0, "e": None}
@@ -54,8 +63,9 @@ class Model:
     def parts(self, now: float) -> tuple[list[Row], list[Row]]:
         """Rows in the queue and held ones (B10, B18), as they came."""
         self.waiting.sort(key=lambda row: row.number)
-        held = [row for row in self.waiting if self.throttle.is_paused(row.subject, now)]
-        return [row for row in self.waiting if row not in held], held
+        paused = [each for each in STREAMS if self.throttle.is_paused(each, now)]
+        held = [row for row in self.waiting if row.subject in paused]
+        return [row for row in self.waiting if row.subject not in paused], held
 
     # ── order (§7) ───────────────────────────────────────────────────────────────────────────
 
@@ -164,63 +174,82 @@ class Model:
         return f"<Admission {free} queued; {held} held>"
 
 
-class Walk:
-    """A queue, the model, and what happens to both."""
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from("abcde"),
+        st.sampled_from([NON_CRITICAL, *Priority]),
+        st.sampled_from([1, 1, 1, 3]),
+    )
+)
+RULES = st.builds(
+    rules_of,
+    queue_size=st.sampled_from([20, 20, 24, 10_000]),
+    queue_bytes=st.sampled_from([24 * SIZE, SIZE << 20]),
+    held_bytes=st.sampled_from([4 * SIZE, 60 * SIZE]),
+    sheddable=st.sampled_from(SHEDDABLE),
+    overload_window_s=st.sampled_from([0.5, 1.0, 4.0]),
+    queue_timeout_s=st.sampled_from([math.inf, math.inf, 2.0]),
+    throttle_max_wait_s=st.just(1e9),
+    by_subject=st.sampled_from([True, True, False]),
+)
+IS_FULL = st.sampled_from([True, True, False])
+WAITS_S = st.lists(st.sampled_from([0.0, 0.0, 0.0625, 0.375, 1.0]), min_size=1)
 
-    def __init__(self, seed: int) -> None:
-        self.rng = rng = random.Random(seed)
-        self.rules = rules_of(
-            queue_size=rng.choice([20, 24, 10_000]),
-            queue_bytes=SIZE * rng.choice([24, 1 << 20]),
-            held_bytes=SIZE * rng.choice([4, 60]),
-            sheddable=frozenset(rng.choice(SHEDDABLE)),
-            overload_window_s=rng.choice([0.5, 1.0, 4.0]),
-            queue_timeout_s=rng.choice([2.0, math.inf, math.inf]),
-            throttle_max_wait_s=1e9,
-            by_subject=rng.random() < 0.8,
-        )
+
+class Walk(RuleBasedStateMachine):
+    """
+    A8 to A15, A24, A26, B5, B6, B10, B11, B18, I1 to I7, and the rules of §7: a queue, the model,
+    and what happens to both.
+    """
+
+    @initialize(rules=RULES, plain=st.sampled_from([False, False, False, True]), waits_s=WAITS_S)
+    def begin(self, rules: Rules, plain: bool, waits_s: list[float]) -> None:
+        self.waits_s = cycle(waits_s)
+        self.begin_anew(rules, plain)
+
+    def begin_anew(self, rules: Rules, plain: bool) -> None:
         self.throttle = Throttle()
-        self.one = Admission(self.rules, self.throttle)
-        self.plain = rng.random() < 0.2
-        self.model = Model(self.rules, self.throttle, self.plain)
+        self.one = Admission(rules, self.throttle)
+        self.model = Model(rules, self.throttle, plain)
         self.now, self.total, self.back, self.acked, self.taken, self.gone = 0.0, 0, 0, 0, 0, 0
         self.flying: dict[Row, Messages] = {}
-
-    def is_window_full(self) -> bool:
-        return self.rng.random() < 0.75
 
     def check_shed(self, found: list[Leaving], expected: list[tuple[list[int], str]]) -> None:
         assert [(numbers(each.rows), each.reason) for each in found] == expected
         self.gone += sum(len(each.rows) for each in found)
 
-    def offer(self) -> None:
-        rng, model = self.rng, self.model
-        subjects = rng.choices("abcde", k=rng.choice([0, 1, 3, 30]))
-        kinds = [NORMAL] if self.plain else [*Priority, NON_CRITICAL]
-        priorities = rng.choices(kinds, k=len(subjects))
-        counts = rng.choices([1, 1, 1, 3], k=len(subjects))
+    @rule(rows=ROWS, is_full=IS_FULL)
+    def offer(self, rows: list[tuple[str, Priority, int]], is_full: bool) -> None:
+        model = self.model
+        subjects, priorities, counts = zip(*rows, strict=True) if rows else ((), (), ())
+        priorities = [NORMAL] * len(rows) if model.plain else priorities
         data = [b"." * SIZE * (count - 1) for count in counts]
         made = messages(subjects, data, first=self.total, ids=False)
         targets = pa.array([STREAMS[subject] for subject in made.distinct], pa.int32())
-        column = None if self.plain else pa.array(priorities, pa.int8())
+        column = None if model.plain else pa.array(priorities, pa.int8())
         made = replace(made, targets=targets, priorities=column)
         for number, count in enumerate(counts):
             row = self.total + number, subjects[number], priorities[number]
             model.waiting.append(Row(*row, size=SIZE * count, came=self.now))
-        self.total += len(subjects)
+        self.total += len(rows)
         model.orders = []
-        is_full = self.is_window_full()
         found = self.one.offer(made, self.now, is_full)
         self.check_shed(found, model.room(self.now, is_full))
 
-    def take(self) -> None:
+    @rule(rows=ROWS, more=st.sampled_from([0, 0, 1, 5]), is_full=IS_FULL)
+    def fill(self, rows: list[tuple[str, Priority, int]], more: int, is_full: bool) -> None:
+        """Offers as many as there is room for, or more."""
+        room = min(60, self.model.rules.queue_size) - len(self.model.parts(self.now)[0])
+        self.offer([*islice(cycle(rows), max(0, room + more))], is_full)
+
+    @rule(maximum=st.sampled_from([1, 2, 7, 100, 0]), times=st.sampled_from([1, 1, 100]))
+    def take(self, maximum: int, times: int) -> None:
         """A few of them, once or till there is no more."""
-        maximum = self.rng.choice([0, 1, 2, 7, 7, 100])
-        for _ in range(self.rng.choice([1, 1, 100])):
+        for _ in range(times):
             expected = self.model.next(maximum, self.now)
             taken = self.one.take(maximum, self.now)
             found = numbers(taken)
-            count = len(found) if self.plain else min(maximum, len(expected[0]))
+            count = len(found) if self.model.plain else min(maximum, len(expected[0]))
             assert bool(found) == bool(maximum and expected[0])
             assert len(found) <= maximum
             fitting = [each for each in expected if [row.number for row in each[:count]] == found]
@@ -234,40 +263,52 @@ class Walk:
             assert taken.since.to_pylist() == [row.came for row in rows]
             self.flying |= {row: taken.slice(at, 1) for at, row in enumerate(rows)}
 
-    def answer(self) -> None:
-        """Some are sent, some come back (I5)."""
-        rows = self.rng.sample([*self.flying], k=self.rng.randint(0, len(self.flying)))
-        back = [row for row in rows if self.rng.random() < 0.5]
+    @precondition(lambda self: self.flying)
+    @rule(answers=st.lists(st.sampled_from("back acked none".split()), min_size=1, max_size=9))
+    def answer(self, answers: list[str]) -> None:
+        """Some are sent, some come back in any order (I5)."""
+        said = dict(zip(self.flying, cycle(answers)))
+        back = [row for row in said if said[row] == "back"]
+        back.sort(key=lambda row: row.number * 7 % 10)
         parts = [self.flying[row] for row in back]
-        self.flying = {row: part for row, part in self.flying.items() if row not in rows}
-        self.acked += len(rows) - len(back)
+        self.flying = {row: part for row, part in self.flying.items() if said[row] == "none"}
+        self.acked += len(said) - len(back) - len(self.flying)
         self.model.waiting += back
         if parts:
             self.back += len(parts)
             self.model.orders = []
             self.one.give_back(Messages.joined(parts), self.now)
 
-    def word(self) -> None:
-        """By an operator or by the server, about a subject or about everything."""
-        rng, now, throttle = self.rng, self.now, self.throttle
-        match rng.randrange(6):
-            case 0:
-                filter, pause_s = rng.choice([*"abcde", ">"]), rng.choice([0.0, 0.5, 3.0])
-                pause(throttle, filter, pause_s, now)
-            case 1:
-                throttle.refusals.refuse(rng.choice("abcde"), (10077, "full", True), "", now, now)
-            case 2:
-                pause(throttle, "a", 0.0, now, reason=Reason.MessageBufferSizeBreach)
-            case 3:
-                throttle.table.acked()
-            case _:
-                place, at = rng.choice([0, 1, None]), now + rng.choice([-0.5, 0.0, 1.0])
-                self.one.overload.pushed_back(place, at)
-                self.model.pushed[place] = max(at, self.model.pushed.get(place, at))
+    @rule(filter=st.sampled_from("abcde>"), pause_s=st.sampled_from([None, 0.5, 3.0, 0.0]))
+    def pause(self, filter: str, pause_s: float | None) -> None:
+        """By an operator; or the server refuses a subject."""
+        if pause_s is None:
+            refused = filter.replace(">", "a"), (10077, "full", True), ""
+            self.throttle.refusals.refuse(*refused, self.now, self.now)
+        else:
+            pause(self.throttle, filter, pause_s, self.now)
 
-    def expire(self) -> bool:
-        """Whether the write is over."""
-        is_full = self.is_window_full()
+    @rule(
+        who=st.sampled_from([0, 1, None, "all", "none", 0, 1]),
+        later_s=st.sampled_from([0.0, -0.5, 1.0]),
+    )
+    def push_back(self, who: int | str | None, later_s: float) -> None:
+        """By a stream, or one that is not known; or all are overloaded, or, says a PubAck, none."""
+        at = self.now + later_s
+        if who == "all":
+            pause(self.throttle, "a", 0.0, self.now, reason=Reason.MessageBufferSizeBreach)
+        elif who == "none":
+            self.throttle.table.acked()
+        else:
+            self.one.overload.pushed_back(who, at)
+            self.model.pushed[who] = max(at, self.model.pushed.get(who, at))
+
+    @rule(is_full=IS_FULL, is_due=st.sampled_from([True, True, False]))
+    def expire(self, is_full: bool, is_due: bool) -> None:
+        """When it is due, to the moment; where a row that may not go is late, the write is over."""
+        if is_due:
+            self.now = max(self.now, min(self.model.next_deadline(self.now), self.now + 4.0))
+            self.one.take(0, self.now)  # a turn begins with it, which sees what is paused now
         try:
             found = self.one.expire(self.now, is_full)
         except QueueTimeoutError as error:
@@ -276,45 +317,35 @@ class Walk:
             first = next(row for row in late if not self.model.may_go(row))
             waited = f"{self.now - first.came:.1f}s after it was there"
             assert f"'{first.subject}': row {first.number}:" in str(error) and waited in str(error)
-            return True
+            self.begin_anew(self.model.rules, self.model.plain)
+            return
         expected = self.model.room(self.now, is_full)
         late = self.model.timed_out(self.now)
         assert all(map(self.model.may_go, late))
         self.check_shed(found, [*expected, *self.model.shed(late, "QueueTimeout")])
-        return False
 
-    def step(self) -> bool:
-        """Something happens; whether the write is over."""
-        one, model, rng = self.one, self.model, self.rng
-        event = rng.choice(["offer", "offer", "take", "answer", "word", "word", "expire", "late"])
-        self.now += rng.choice([0.0, 0.0625, 0.375, 1.0])
-        if event == "expire" and rng.random() < 0.7:  # when it is due, to the moment
-            self.now = max(self.now, min(model.next_deadline(self.now), self.now + 4.0))
-        one.take(0, self.now)  # a turn begins with it, which sees what is paused now
-        if event == "expire" and self.expire():
-            return True
-        if event == "late" and self.flying:
-            row, late = rng.choice([*self.flying.items()])
-            gone = Leaving(one.give_up(late, self.now), "")
-            self.check_shed([gone], model.give_up(row, self.now))
-        if event in ("offer", "take", "answer", "word"):
-            getattr(self, event)()
+    @precondition(lambda self: self.flying)
+    @rule(place=st.integers(0, 99))
+    def give_up(self, place: int) -> None:
+        row, late = [*self.flying.items()][place % len(self.flying)]
+        gone = Leaving(self.one.give_up(late, self.now), "")
+        self.check_shed([gone], self.model.give_up(row, self.now))
+
+    @invariant()
+    def both_say_the_same(self) -> None:
+        """Some time later."""
+        one, model = self.one, self.model
+        self.now += next(self.waits_s)
         one.take(0, self.now)
-        is_full = self.is_window_full()
-        assert one.wants_rows(self.now, is_full) == model.wants_rows(self.now, is_full)
+        for is_full in (True, False):
+            assert one.wants_rows(self.now, is_full) == model.wants_rows(self.now, is_full)
         assert one.waiting == len(model.waiting)
         assert one.next_deadline(self.now) == pytest.approx(model.next_deadline(self.now))
         assert one.offered + self.back == self.taken + self.gone + one.waiting
-        assert self.gone + one.waiting + len(self.flying) + self.acked == self.total == one.offered
-        if rng.random() < 0.2:
-            assert repr(one) == model.text(self.now)
-        return False
+        left = one.waiting + len(self.flying)
+        assert self.gone + left + self.acked == self.total == one.offered
+        assert repr(one) == model.text(self.now)
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
-def test_random_walk(seed):
-    """A8 to A15, A24, A26, B5, B6, B10, B11, B18, I1 to I7, and the rules of §7."""
-    walk = Walk(seed)
-    for _ in range(200):
-        if walk.step():
-            return
+test_any_walk = Walk.TestCase
+test_any_walk.settings = settings(examples(60), stateful_step_count=50)

@@ -1,98 +1,131 @@
 """The window against a server and a network that do whatever they like."""
 
-import random
-
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.publish.lanes.flight import Window
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, terms
-from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block, frame
+from ...kits.seeds import examples
+from .test_window import LIMITED, MANY, OVERLOADED, block, frame
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_walk(seed):
+class Walk:
+    """A lane, and what the server has not answered."""
+
+    def __init__(self, limit, maximum, max_bytes):
+        self.lane = Lane(PREFIX, *terms(limit(maximum), max_bytes, 1.0, 1e9))
+        self.maximum, self.max_bytes, self.now = maximum, max_bytes, 0.0
+        self.subjects: list[str] = []
+        """Of all rows."""
+        self.wire: list[int] = []
+        self.log: list[int] = []
+        """Every sending."""
+        self.acked: set[int] = set()
+        self.unsettled: set[int] = set()
+        """Refused or unheard, and neither acked nor held since."""
+        self.paused: set[str] = set()
+
+    def offer(self, subjects):
+        if self.lane.wants_rows:
+            self.lane.append(block(len(self.subjects), subjects))
+            self.subjects += subjects
+
+    def send(self, most, free):
+        lane = self.lane
+        lane.again.hold(lambda subject, is_tried: subject in self.paused)
+        self.unsettled.difference_update(lane.again.held)
+        lane.again.free(lambda subject, since: 0 if subject in self.paused else free)
+        assert lane.again.held_bytes == sum(len(frame(ordinal)) for ordinal in lane.again.held)
+        while (frames := lane.frames_to_send(self.now, most)) is not None:
+            for ordinal in map(int, bytes(frames).split(b";")[:-1]):
+                if ordinal not in self.log:
+                    assert not self.unsettled, "overtook a retry"
+                    assert ordinal == len(set(self.log)), "first sendings out of order"
+                else:
+                    assert self.subjects[ordinal] not in self.paused, "is paused"
+                self.log.append(ordinal)
+                self.wire.append(ordinal)
+            assert lane.in_flight <= self.maximum
+            assert lane.bytes_in_flight <= self.max_bytes or lane.in_flight == 1
+
+    def ack(self, at, count):
+        if self.wire:
+            at %= len(self.wire)
+            run = self.wire[at : at + count]
+            del self.wire[at : at + count]
+            self.lane.on_pubacks(run, self.now)
+            self.acked.update(run)
+            self.unsettled.difference_update(run)
+
+    def refuse(self, at, outcome):
+        """Or the answer is lost."""
+        if self.wire:
+            ordinal = self.wire.pop(at % len(self.wire))
+            if outcome is not None:
+                self.unsettled |= {ordinal} - self.acked
+                self.lane.on_answer(ordinal, outcome, self.now)
+
+    def cut(self):
+        self.unsettled.update(set(self.wire) - self.acked)
+        self.wire.clear()
+        self.lane.on_disconnect()
+
+    def pause(self, subject):
+        self.paused ^= {subject}
+
+    def wait(self, wait_s, is_due):
+        self.now += wait_s
+        if is_due:
+            self.lane.expire(self.now)
+            self.now = min(max(self.now, self.lane.next_deadline(self.now)), self.now + 2.0)
+            self.lane.expire(self.now)
+
+    def finish(self):
+        """All that is sent is answered; what is lost goes again."""
+        self.paused.clear()
+        for _ in range(10_000):
+            if not self.lane.busy:
+                return
+            self.send(100, 9)
+            self.wait(0.1, is_due=not self.wire)
+            self.ack(0, 5)
+        raise AssertionError("is stuck")
+
+
+PLACES = st.sampled_from([0, 0, 0, 0, 1, 7, 50])
+STEPS = st.one_of(
+    st.tuples(st.just("offer"), st.lists(st.sampled_from("abc"), min_size=1)),
+    st.tuples(st.just("offer"), st.just([*"abcabacacb"] * 4)),
+    *[st.tuples(st.just("send"), st.sampled_from([1, 20, 100]), st.sampled_from([1, 9]))] * 3,
+    *[st.tuples(st.just("ack"), PLACES, st.integers(1, 5))] * 2,
+    *[st.tuples(st.just("refuse"), PLACES, st.sampled_from([OVERLOADED, LIMITED, None]))] * 2,
+    *[st.tuples(st.just("wait"), st.sampled_from([0.0, 0.1, 0.4]), st.booleans())] * 2,
+    st.tuples(st.just("pause"), st.sampled_from("abc")),
+    st.tuples(st.just("cut")),
+)
+
+
+@examples(60)
+@given(
+    st.sampled_from([FixedLimit, Window]),
+    st.sampled_from([(1, 500), (5, 60), (16, 30), (64, MANY)]),
+    st.lists(STEPS, min_size=30),
+)
+def test_any_walk(limit, limits, steps):
     """
     Whatever the server and the network do, every publish ends acked exactly once; first sendings
     are in order; a retry is never overtaken by a later first sending, of any subject, unless its
     own is paused; then it does not go; limits hold.
     """
-    rng = random.Random(seed)
-    maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 30), (64, MANY)])
-    w = Lane(
-        PREFIX,
-        *terms(
-            rng.choice([FixedLimit(maximum), Window(maximum)]),
-            max_bytes,
-            1.0,
-            1e9,
-        ),
-    )
-    total = rng.randrange(1, 400)
-    offered, now, acked_at_server = 0, 0.0, set()
-    wire: list[int] = []  # what the server has not answered
-    log: list[int] = []  # every sending
-    unsettled: set[int] = set()  # refused or unheard, and neither acked nor held since
-    subjects: list[str] = []
-    paused: set[str] = set()
+    walk = Walk(limit, *limits)
+    for name, *said in steps:
+        getattr(walk, name)(*said)
+    walk.finish()
+    lane = walk.lane
 
-    def send() -> None:
-        while (frames := w.frames_to_send(now, rng.choice([1, 20, 100]))) is not None:
-            for one in bytes(frames).split(b";")[:-1]:
-                ordinal = int(one)
-                if ordinal not in log:
-                    assert not unsettled, "overtook a retry"
-                    assert ordinal == len(set(log)), "first sendings out of order"
-                assert ordinal not in log or subjects[ordinal] not in paused, "is paused"
-                log.append(ordinal)
-                wire.append(ordinal)
-            assert w.in_flight <= maximum
-            assert w.bytes_in_flight <= max_bytes or w.in_flight == 1
-
-    while w.busy or offered < total:
-        if w.wants_rows and offered < total:
-            count = min(rng.randrange(1, 40), total - offered)
-            subjects += rng.choices("abc", k=count)
-            w.append(block(offered, subjects[offered:]))
-            offered += count
-        w.again.hold(lambda subject, is_tried: subject in paused)
-        unsettled.difference_update(w.again.held)
-        w.again.free(lambda subject, since: 0 if subject in paused else rng.choice([1, 9]))
-        assert w.again.held_bytes == sum(len(frame(ordinal)) for ordinal in w.again.held)
-        send()
-        event = rng.random()
-        if wire and event < 0.7:
-            at = 0 if rng.random() < 0.8 else rng.randrange(len(wire))
-            fate = rng.random()
-            if fate < 0.75:
-                run = wire[at : at + rng.randrange(1, 6)]
-                del wire[at : at + len(run)]
-                w.on_pubacks(run, now)
-                acked_at_server.update(run)
-                unsettled.difference_update(run)
-            else:
-                ordinal = wire.pop(at)
-                outcome = rng.choice([OVERLOADED, LIMITED, ABSENT])
-                if fate < 0.9 and outcome is not ABSENT:
-                    if ordinal not in acked_at_server:
-                        unsettled.add(ordinal)
-                    w.on_answer(ordinal, outcome, now)
-                # else the answer is lost
-        elif event < 0.73:
-            unsettled.update(o for o in wire if o not in acked_at_server)
-            wire.clear()
-            w.on_disconnect()
-        elif event < 0.8:
-            paused.symmetric_difference_update(rng.choice("abc"))
-        now += rng.random() * 0.4
-        if rng.random() < 0.3 or not wire:
-            w.expire(now)
-            now = min(max(now, w.next_deadline(now)), now + 2.0)
-            w.expire(now)
-
-    assert acked_at_server == set(range(total))
-    assert w.tally.acked == total
-    assert w.in_flight == 0
-    assert w.bytes_in_flight == 0
-    assert w.wants_rows and not w.unanswered and not w.busy
+    assert walk.acked == set(range(len(walk.subjects)))
+    assert lane.tally.acked == len(walk.subjects)
+    assert lane.in_flight == lane.bytes_in_flight == 0
+    assert lane.wants_rows and not lane.unanswered
