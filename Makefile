@@ -93,6 +93,7 @@ budget: $(INSTALLED)  ## Print what the project weighs, and what it may
 	$(BIN)/python -m tests.tools.budget
 
 .PHONY: mutants
+mutants: export JETSTREAM_TEST_SEED ?= 1
 mutants: $(INSTALLED)  ## Say which tests kill a sample of mutants (ARGS="--count 200 mapping outbox")
 	nice $(BIN)/python -m tests.tools.mutants $(ARGS)
 

@@ -23,6 +23,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BufferedReader, FileIO
 from itertools import pairwise
@@ -33,13 +34,18 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from ..kits.places import PACKAGE, ROOT
-from ..kits.seeds import RUN
 
-SPARE_S: Final = 20.0
+SPARE_S: Final = 10.0
 """A test that takes so much longer than ten times what it takes otherwise hangs, hence kills."""
+
+JOBS: Final = 4
+"""Mutants at one time: some tests wait, and those that hang do nothing else."""
 
 MEMORY: Final = 6 << 30
 """Bytes a mutant may take: one that grows without end fails."""
+
+_FAILED: Final = "failed"
+_SURVIVES: Final = "SURVIVES"
 
 _OTHER: Final[dict[type, type]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -198,9 +204,9 @@ class Matrix:
         for item, then in pairwise([*items, None]):
             said.write(item.nodeid.encode() + b"\n")
             if not self._ran(item, then):
-                said.write(b"failed\n")
+                said.write(_FAILED.encode())
                 return
-        said.write(b"\n")
+        said.write(_SURVIVES.encode())
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Writes a line a mutant, and the sum."""
@@ -228,14 +234,18 @@ class Matrix:
         sample = self._sample(known)
         say = sys.stdout.write
         say(f"{len(taken)} tests visit functions of {len(known)} of {len(made)} mutants\n")
-        dead = 0
-        for mutant in sorted(sample):
+
+        def killer(mutant: Mutant) -> str:
             tests = sorted(near[mutant.function], key=taken.__getitem__)
             waits = {items[each].nodeid: 10 * taken[each] + SPARE_S for each in tests}
-            killer = self._killer(mutant, alive[mutant.function], [items[n] for n in tests], waits)
-            dead += bool(killer)
-            say(f"{mutant}: {killer or f'SURVIVES {len(tests)} tests'}\n")
-            sys.stdout.flush()
+            return self._killer(mutant, alive[mutant.function], [items[n] for n in tests], waits)
+
+        dead = 0
+        with ThreadPoolExecutor(JOBS) as pool:
+            for mutant, found in zip(sorted(sample), pool.map(killer, sorted(sample)), strict=True):
+                dead += bool(found)
+                say(f"{mutant}: {found or f'{_SURVIVES} {len(near[mutant.function])} tests'}\n")
+                sys.stdout.flush()
         say(f"{dead} of {len(sample)} mutants die\n")
         return True
 
@@ -247,19 +257,19 @@ class Matrix:
     ) -> str:
         """The first test that fails on a mutant; empty if none does."""
         pid, said = forked(lambda said: self._die(mutant, alive, items, said))
-        test, wait, ended = "", SPARE_S, False
+        test, wait, end = "", SPARE_S, "does not end"
         with said:
-            while select.select([said], [], [], wait)[0] and (line := said.readline()):
-                ended = line in (b"failed\n", b"\n")
-                if line == b"\n":
-                    test = ""
-                elif not ended:
-                    test = line.decode().strip()
-                    wait = waits[test]
-        if not ended:
-            os.kill(pid, signal.SIGKILL)
+            while select.select([said], [], [], wait)[0]:
+                line = said.readline().decode().strip()
+                if line not in waits:
+                    end = line
+                    break
+                test, wait = line, waits[line]
+        os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        return test if ended else f"{test} (does not end)"
+        return {_SURVIVES: "", _FAILED: test}.get(
+            end, f"{test} ({end or 'takes the process away'})"
+        )
 
 
 def main(arguments: list[str]) -> None:
@@ -269,9 +279,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("modules", nargs="*", help="modules or wings, such as client.wire outbox")
     options = parser.parse_args(arguments)
-    os.environ[RUN] = "1"
     matrix = Matrix(options.modules, options.count, options.seed)
-    quiet = ["-q", "-s", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+    quiet = ["-q", "-s", "-p", "no:cacheprovider"]
     sys.exit(pytest.main([*quiet, str(ROOT / "tests" / "unit")], plugins=[matrix]))
 
 
