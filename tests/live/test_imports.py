@@ -128,10 +128,11 @@ def given(nats_server, new_stream, publish, tmp_path):
     return nats_server.url, stream, str(tmp_path / "pickled")
 
 
-def imported(names, given, visits):
+def imported(names, given, visits, tries=2):
     """
     Our own modules in each of these processes, none of which has what is slow to import, and all
-    of which together visit no more than so many.
+    of which together visit no more than so many. A PING beside a PubAck leads a row through one
+    more; it hardly comes twice.
     """
     found, all_visited = [], set()
     for name in names:
@@ -144,6 +145,8 @@ def imported(names, given, visits):
         assert not {"write", "operations", "testing"} & ours or name.startswith("write")
         assert not {"operations", "testing"} & ours
         found.append(ours)
+    if len(all_visited) > visits and tries > 1:
+        return imported(names, given, visits, tries - 1)
     assert len(all_visited) <= visits, sorted(all_visited)
     return found
 
