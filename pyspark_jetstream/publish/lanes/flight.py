@@ -277,9 +277,10 @@ class Window:
         PubAcks, after it                by one in a round trip
         push-back                        to 0.7 of it, if a PubAck came since the last cut
 
-    Where half of the window is unused it stays: there is no evidence. An outage says nothing about
-    capacity: its push-backs have no PubAck between them, and cut once. What fails for another cause
-    than load (no responders, a broken connection, 10158) is not handed in at all.
+    Where half of the window is unused it stays: there is no evidence. So it does where PubAcks come
+    late: what came next were silence. An outage says nothing about capacity: its push-backs have no
+    PubAck between them, and cut once. What fails for another cause than load (no responders, a
+    broken connection, 10158) is not handed in at all.
 
     Args:
         maximum: it never becomes larger.
@@ -303,22 +304,30 @@ class Window:
         """The size now, in publishes."""
         return int(self._size)
 
-    def acked(self, count: int, in_flight: int) -> None:
+    def acked(self, count: int, in_flight: int, is_slow: bool = False) -> None:
         """
         PubAcks came.
 
         Args:
             in_flight: publishes on the wire before them.
+            is_slow: whether they came so late that nothing is to be gained.
         """
         self._acked = True
-        if in_flight < self._size / 2:
+        if is_slow or in_flight < self._size / 2:
             return
         step = count if self._size < self._doubles_to else count / self._size
         self._size = min(self._size + step, self._maximum)
 
-    def pushed_back(self) -> None:
-        """The server refused a publish for its load or a limit, or did not answer in time."""
-        if self._acked:
-            self._size = max(self._minimum, self._size * _CUT)
-            self._doubles_to = self._size
-            self._acked = False
+    def pushed_back(self) -> bool:
+        """
+        The server refused a publish for its load or a limit, or did not answer in time.
+
+        Returns:
+            Whether the size was cut.
+        """
+        if not self._acked:
+            return False
+        self._size = max(self._minimum, self._size * _CUT)
+        self._doubles_to = self._size
+        self._acked = False
+        return True

@@ -57,6 +57,9 @@ Payloads whose frames are made at one time, about. Of a batch of 64 MB they woul
 and the server would be waiting for them.
 """
 
+_SLOW: Final = 0.2
+"""Part of `ackTimeout`: where PubAcks take longer, more on the wire would only wait longer."""
+
 BROKEN: Final = "the connection broke"
 _SILENCE: Final = "no PubAck within ackTimeout (is no_ack set, or does no stream listen?)"
 
@@ -110,6 +113,8 @@ class Lane:
         self._limits = limits
         self._rejects = rejects
         self.tally = Tally()
+        self._cut_at = -math.inf
+        """When the window was cut last: push-back of what was sent before says nothing more."""
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._flight = Flight()
         self.again = Retries(limits)
@@ -210,6 +215,7 @@ class Lane:
             self.append(framed(self._parts.popleft(), flight.end, self.prefix))
         if now < again.resume_at:
             return None
+        again.resume_at = -math.inf  # from here on answers wake up who waits
         if again.stops:
             # What may have no time left is not sent: its stream may know its id no more.
             return self._resend(now, max_bytes) if now < again.check_at else None
@@ -268,11 +274,11 @@ class Lane:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
         if flight.follows(ordinals):
-            self._widen(flight.low, fresh)
+            self._widen(flight.low, fresh, now)
             flight.advance(fresh)
         else:
             if ordinals:  # one stands for all: acks out of order are those of several streams
-                self._widen(ordinals[-1], fresh)
+                self._widen(ordinals[-1], fresh, now)
             places = flight.undone(ordinals)
             flight.finish(places)
             fresh = len(places) + self.again.drop(ordinals)
@@ -282,10 +288,12 @@ class Lane:
         if fresh:
             self.again.succeed()
 
-    def _widen(self, ordinal: int, count: int) -> None:
+    def _widen(self, ordinal: int, count: int, now: float) -> None:
         """Tells the window of PubAcks, one of them of this ordinal, unless it was sent again."""
-        if self._flight.is_outstanding(ordinal):
-            self.window.acked(count, self.in_flight)
+        oldest_at = self._flight.oldest_at
+        if oldest_at is not None and self._flight.is_outstanding(ordinal):
+            is_slow = now - oldest_at > _SLOW * self._limits.ack_timeout_s
+            self.window.acked(count, self.in_flight, is_slow)
 
     def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """
@@ -311,8 +319,10 @@ class Lane:
         trouble.is_unsure |= outcome.kind is Fate.IN_PROCESS  # by another sending
         again.queue(trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         self.tally.ignored += outcome.is_ignored
-        if again.pause(outcome.kind, now) and outcome.is_push_back:
-            self._pushed_back()
+        if again.pause(outcome.is_push_back, now) and outcome.is_push_back:
+            self.tally.pushed_back += 1
+        if outcome.is_push_back and trouble.last_sent > self._cut_at:
+            self._cut(now)
         subject = trouble.subject
         if outcome.is_push_back:
             self.tally.push_backs[subject] = again.resume_at
@@ -334,9 +344,9 @@ class Lane:
         self.tally.rejected.append((trouble.messages.slice(trouble.place, 1), outcome))
         self.again.drop([trouble.ordinal])
 
-    def _pushed_back(self) -> None:
-        self.tally.pushed_back += 1
-        self.window.pushed_back()
+    def _cut(self, now: float) -> None:
+        if self.window.pushed_back():
+            self._cut_at = now
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
@@ -368,7 +378,8 @@ class Lane:
             self.again.lose(trouble, _SILENCE)
         late += self.again.expire(now, _SILENCE)
         if late:
-            self._pushed_back()
+            self.tally.pushed_back += 1
+            self._cut(now)
             self.tally.push_backs |= {overdue.subject: now for overdue in late}
 
     def next_deadline(self, now: float) -> float:

@@ -28,8 +28,8 @@ HINTS: Final = {
 }
 """Advice about a publish that failed in the end."""
 
-_OVERLOADED_S: Final = 0.01
-"""First pause of a server that has too much to do: it may be over at once."""
+_PUSHED_BACK_S: Final = 0.002
+"""First pause of a server that has too much to do, or no room: it may be over at once."""
 
 
 @dataclass(slots=True)
@@ -248,11 +248,11 @@ class Retries:
                 bisect.insort(self.waiting, ordinal)
                 self.held_bytes -= len(trouble.frame)
 
-    def pause(self, kind: Fate, now: float) -> bool:
+    def pause(self, is_push_back: bool, now: float) -> bool:
         """Begins a pause, as the server refused one; False while a pause goes on."""
         if now < self.resume_at:
             return False
-        first_s = _OVERLOADED_S if kind is Fate.OVERLOADED else FIRST_PAUSE_S
+        first_s = _PUSHED_BACK_S if is_push_back else FIRST_PAUSE_S
         self.resume_at = now + pause_s(self._rounds, first_s)
         self._rounds += 1
         return True
@@ -295,7 +295,7 @@ class Retries:
 
     def next_deadline(self, now: float) -> float:
         """The time at which to act though nothing arrives; infinite for never."""
-        if self.waiting and now < self.resume_at:
+        if self.waiting and self.resume_at > -math.inf:
             return min(self.check_at, self.resume_at)
         return self.check_at
 

@@ -61,6 +61,15 @@ def test_half_of_it_unused_is_no_evidence():
     assert window.value == 356
 
 
+def test_late_pubacks_leave_it_as_it_is():
+    """More on the wire would only wait longer; a push-back after them cuts."""
+    window = Window(2000)
+    window.acked(256, 256, True)
+    assert window.value == 256
+    window.pushed_back()
+    assert window.value == 179
+
+
 ACKED = st.tuples(st.integers(1, 500), st.integers(0, 5000))
 
 

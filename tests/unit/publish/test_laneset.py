@@ -50,10 +50,10 @@ def test_a12_push_back_is_of_a_stream(rows, places, are_known):
     """A12: of the stream of the refused row, until it is tried again; said once."""
     lanes = lanes_of(are_known)
     refuse(lanes, rows, 10077, "maximum messages exceeded", 100.0, are_known)
-    found, again = lanes.push_backs(100.1), lanes.push_backs(100.1)
+    found, again = lanes.push_backs(100.001), lanes.push_backs(100.001)
 
     assert {place for place, _ in found} == (places if are_known else {None} if rows else set())
-    assert {at for _, at in found} <= {100.25}
+    assert {at for _, at in found} <= {100.002}
     assert again == []
 
 

@@ -160,6 +160,32 @@ def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
     assert w.limit == 8
 
 
+def test_a_pause_that_is_over_is_due_until_it_is_seen():
+    """Whoever looks too late for it would else sleep until the next deadline of a publish."""
+    w = window(2)
+    w.append(block(0, ["a"] * 2))
+    sent(w, 0.0)
+    w.on_answer(0, OVERLOADED, 1.0)
+    end = w.next_deadline(1.0)
+
+    assert 1.0 < end < 1.1
+    assert w.next_deadline(end + 0.5) == end
+    assert sent(w, end + 0.5) == [0]
+    assert w.next_deadline(end + 0.5) > end + 0.5
+
+
+def test_what_was_sent_before_a_push_back_cuts_no_more():
+    """A round of refusals, with PubAcks among them, is one push-back, however long it comes."""
+    w = window(Window(100))
+    w.append(block(0, ["a"] * 100))
+    sent(w, 0.0)
+    for ordinal in range(0, 100, 2):
+        w.on_answer(ordinal, OVERLOADED, 1.0 + ordinal / 1000)
+        w.on_pubacks([ordinal + 1], 1.0 + ordinal / 1000)
+
+    assert w.limit in (70, 71)
+
+
 def test_the_limit_hears_of_pubacks():
     """With what was in flight before; of one that comes twice, once."""
     heard = []
@@ -174,7 +200,7 @@ def test_the_limit_hears_of_pubacks():
     w.on_pubacks([5, 99], 4.0)
     w.on_pubacks([5], 5.0)
 
-    assert heard == [(2, 4), (3, 4)]
+    assert heard == [(2, 4, False), (3, 4, True)]
 
 
 def test_what_was_sent_twice_is_no_sample():

@@ -64,7 +64,9 @@ class Walk:
         if self.wire:
             ordinal = self.wire.pop(at % len(self.wire))
             if outcome is not None:
-                self.unsettled |= {ordinal} - self.acked
+                again = self.lane.again.get(ordinal)
+                if again is None or not again.waiting:  # else that sending was given up
+                    self.unsettled |= {ordinal} - self.acked
                 self.lane.on_answer(ordinal, outcome, self.now)
 
     def cut(self):
