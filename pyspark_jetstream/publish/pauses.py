@@ -3,7 +3,7 @@ Reasons to hold rows of a write back: operators, and refusals of the server.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
 (`Operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the
-account, 10023 of the server) waits in the same way.
+account, 10023 of the server) waits in the same way, if others may go on.
 What is paused is in `throttle`; who takes rows back from the lanes is the publisher.
 """
 
@@ -62,6 +62,8 @@ class WriterPauses:
         self.operators = Operators(subject, writer, self.throttle, patience_s)
         """Commands to this writer."""
         self._is_on = options.throttle_subject is not None
+        self._targets = context.targets
+        self._is_plain = not options.rules.sheddable
         self._max_wait_s = options.rules.throttle_max_wait_s
         self._version = -1
         self.held_until = -math.inf
@@ -119,12 +121,17 @@ class WriterPauses:
     # ── the server ───────────────────────────────────────────────────────────────────────────
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
-        """The server refused a publish: its subject waits. True where there is no room for it."""
+        """
+        The server refused a publish. True where there is no room for it, and its subject waits. If
+        there is none for any row, their lane tries again by itself, and takes no others meanwhile.
+        """
         subject, outcome, until = refusal
         where = f"stream '{stream}': " if stream else ""
-        said = outcome.err_code, where + outcome.detail, outcome.has_no_room
+        stops_all = outcome.is_push_back and self._is_plain and len(self._targets.streams) == 1
+        waits = outcome.has_no_room and not stops_all
+        said = outcome.err_code, where + outcome.detail, waits
         self.throttle.refusals.refuse(subject, said, stream, until, now)
-        return outcome.has_no_room
+        return waits
 
     def hold(self, again: Retries, now: float) -> None:
         """

@@ -1,5 +1,6 @@
 """What a write waits for, and how long: the publisher against a server that gives it nothing."""
 
+import json
 import logging
 import math
 import random
@@ -17,12 +18,15 @@ from pyspark_jetstream.errors import (
     QueueTimeoutError,
 )
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling.throttle import Refusals
 from pyspark_jetstream.publish import telemetry
-from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal, classify
+from pyspark_jetstream.publish.pauses import WriterPauses
 
 from ...kits.model import Sent, error
-from ...kits.options import FIXED, rules_of
+from ...kits.options import FIXED, connection_of, rules_of, sink_of, targets_of
 from ...kits.world import SHEDDABLE, World, block, command, is_row, shedding, urgent
 
 START_S = 100.0
@@ -403,3 +407,34 @@ def test_a_refusal_of_an_hour_ago_is_no_last_answer(monkeypatch):
 
     assert "last answer: full" in str(one.explained(late, START_S - 20, START_S + 5))
     assert one.explained(late, START_S + 3_580, START_S + 3_600).err_code == 0
+
+
+PART = "maximum messages per subject exceeded"
+
+
+@pytest.mark.parametrize(
+    ("streams", "err_code", "detail", "sheddable", "waits"),
+    [
+        ("S", 10077, "maximum messages exceeded", (), False),
+        ("S", 10002, "resource limits exceeded for account", (), False),
+        ("S", 10077, PART, (), True),
+        ("ST", 10077, "maximum messages exceeded", (), True),
+        ("S", 10077, "maximum messages exceeded", SHEDDABLE, True),
+        ("S", 10167, "too many requests", (), False),
+    ],
+)
+def test_where_no_row_finds_room_no_subject_waits_apart(
+    streams, err_code, detail, sheddable, waits
+):
+    """Their lane tries again by itself; where there are others, or rows may be shed, they wait."""
+    known = {f"{s}.a": Target.parse({"name": s, "subjects": [f"{s}.>"]}) for s in streams}
+    targets = targets_of(known.get)
+    targets.of(pa.array([*known]))
+    rules = rules_of(sheddable=frozenset(sheddable))
+    context = WriteContext(sink_of(connection_of("nats://model"), rules=rules), targets)
+    one = WriterPauses(context)
+    outcome = classify(0, "", json.dumps({"error": error(503, err_code, detail)}).encode())
+
+    assert one.refuse(Refusal("S.a", outcome, START_S + 0.002), "S", START_S) == waits
+    assert one.throttle.refusals.is_waiting("S.a", START_S + 0.1) == waits
+    assert one.throttle.refusals.get("S.a").err_code == err_code
