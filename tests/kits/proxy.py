@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
+import socketserver
+import sys
 import threading
 import time
 from contextlib import suppress
-from datetime import datetime, timedelta
 
 _TLS_RECORD = b"\x16"
 """What a TLS handshake begins with."""
-
-
-def unchanged(data):
-    """What the server says, as it is."""
-    return data
 
 
 def info_with(**changes):
@@ -30,77 +25,54 @@ def info_with(**changes):
     return change
 
 
-def clock_moved(hours):
-    """A server whose clock differs from ours by whole hours, as its API answers show it."""
-
-    def moved(found):
-        was = found[2].decode()
-        now = datetime.fromisoformat(was) + timedelta(hours=hours)
-        return found[1] + now.strftime("%Y-%m-%dT%H").encode() + found[3]
-
-    pattern = re.compile(rb'("ts":")(\d{4}-\d\d-\d\dT\d\d)(:)')
-    return lambda data: pattern.sub(moved, data)
-
-
-class Peer:
+class Peer(socketserver.ThreadingTCPServer):
     """
     Something that listens; `talk` has each client in a thread, and an event that says: it is over.
 
     A context manager. At its end all connections are shut, and all threads have ended.
     """
 
+    request_queue_size = 128
+
     def __init__(self, talk):
-        self._talk = talk
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self.port: int = self.server_address[1]
         """Where clients connect."""
+        self.url = f"nats://127.0.0.1:{self.port}"
+        """Likewise, without TLS."""
+        self._talk = talk
         self._over = threading.Event()
-        self._sockets: list[socket.socket] = [self._listener]
-        self._threads: list[threading.Thread] = []
+        self._sockets: list[socket.socket] = []
+        self._accepting = threading.Thread(target=self.serve_forever, args=(0.02,))
 
     def __enter__(self):
-        self._spawn(self._accept)
+        self._accepting.start()
         return self
 
     def __exit__(self, *_):
         self._over.set()
-        self._shut(self._listener)
-        self._threads[0].join(60)  # it adds no other from now on
-        for sock in self._sockets[1:]:
-            self._shut(sock)
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        self.shutdown()
+        self._accepting.join()
+        for sock in self._sockets:
+            self.shutdown_request(sock)
+        self.server_close()  # its threads have ended
         for sock in self._sockets:
             sock.close()
 
-    @property
-    def url(self):
-        """Likewise, without TLS."""
-        return f"nats://127.0.0.1:{self.port}"
-
-    def _spawn(self, call, *arguments):
-        thread = threading.Thread(target=call, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                self._greet(self._listener.accept()[0])
-
-    def _greet(self, client):
+    def process_request(self, client, address):
         self._sockets.append(client)
-        self._spawn(self._serve, client)
+        super().process_request(client, address)
 
-    def _serve(self, client):
-        with suppress(OSError):
-            self._talk(client, self._over)
-        self._shut(client)
+    def finish_request(self, client, address):
+        self._talk(client, self._over)
 
-    def _shut(self, sock):
+    def shutdown_request(self, sock):
         with suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, client, address):
+        if not isinstance(sys.exc_info()[1], OSError):
+            raise
 
 
 class Proxy(Peer):
@@ -117,8 +89,8 @@ class Proxy(Peer):
             as fast as it goes.
     """
 
-    def __init__(self, server_port, change=unchanged, retort=b"", rewrite=unchanged, rate=0):
-        super().__init__(None)
+    def __init__(self, server_port, change=bytes, retort=b"", rewrite=bytes, rate=0):
+        super().__init__(self._hand_on)
         self.change = change
         self._retort = retort
         self._rewrite = rewrite
@@ -141,19 +113,26 @@ class Proxy(Peer):
         """Ends the connections on which a client wrote this."""
         for index, text in enumerate(list(self.heard)):
             if wrote in text:
-                for sock in self._sockets[1 + 2 * index : 3 + 2 * index]:
-                    self._shut(sock)
+                for sock in self._sockets[2 * index : 2 * index + 2]:
+                    self.shutdown_request(sock)
 
-    def _greet(self, client):
+    def process_request(self, client, address):
         server = socket.socket()
         if self._rate:  # small segments keep the server's own buffer small, too
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
         server.connect(("127.0.0.1", self._server_port))
-        self._sockets += [client, server]  # in the order of `heard`
         self.heard.append(b"")
-        self._spawn(self._up, client, server, len(self.heard) - 1)
-        self._spawn(self._down, server, client, len(self.heard) - 1)
+        self._sockets.append(server)  # before its client, in the order of `heard`
+        super().process_request(client, address)
+
+    def _hand_on(self, client, _):
+        index = self._sockets.index(client) // 2
+        server = self._sockets[2 * index]
+        down = threading.Thread(target=self._down, args=(server, client, index))
+        down.start()
+        self._up(client, server, index)
+        down.join()
 
     def _up(self, client, server, index):
         with suppress(OSError):

@@ -1,5 +1,6 @@
 """A server whose clock differs from ours: moments before now are before the server's now."""
 
+import re
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -13,15 +14,25 @@ from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 from ..kits.options import connection_of
-from ..kits.proxy import Proxy, clock_moved
+from ..kits.proxy import Proxy
+from ..kits.ranges import reader
 from ..kits.reading import rows_of as rows
-from ..kits.snapshots import reader
+
+
+def moved(data):
+    """What a server says, its clock an hour ahead in the answers of its API."""
+
+    def later(found):
+        now = datetime.fromisoformat(found[0].decode()) + timedelta(hours=1)
+        return now.strftime("%Y-%m-%dT%H").encode()
+
+    return re.sub(rb'(?<="ts":")\d{4}-\d\d-\d\dT\d\d', later, data)
 
 
 @pytest.fixture
 def ahead(nats_server):
     """Where a server is whose clock is an hour ahead of ours."""
-    with Proxy(nats_server.port, rewrite=clock_moved(1)) as proxy:
+    with Proxy(nats_server.port, rewrite=moved) as proxy:
         yield proxy
         with borrow(parse_connection({"servers": proxy.url})) as client:
             client.drop()

@@ -1,23 +1,84 @@
 """What people do wrong, and what they see of it; what needs Spark is in tests/spark."""
 
 import json
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.datasource import JetStreamDataSource
+from pyspark_jetstream.errors import JetStreamError
 
-from ..kits.mistakes import ERRORS, read, rows, source, stream, told, write
 from ..kits.proxy import Proxy, info_with
-from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
 from ..kits.servers import DevServer
 from ..kits.tls import tls_server
+from .test_old_servers import INFO_2_9, RecordedServer, stream_2_9
+
+ERRORS = "pyspark_jetstream.errors."
+"""What the line begins with that is ours, wherever Spark shows it."""
+
+
+def source(options: dict[str, Any]) -> JetStreamDataSource:
+    """The data source of these options, as `format("jetstream")` makes it."""
+    return JetStreamDataSource(CaseInsensitiveDict({k: str(v) for k, v in options.items()}))
+
+
+def read(**options: Any) -> int:
+    """`spark.read`, and an action on it; how many rows it brings."""
+    made = source(options)
+    reader = made.reader(made.schema())
+    return sum(batch.num_rows for each in reader.partitions() for batch in reader.read(each))
+
+
+def stream(checkpoint: Any = None, **options: Any) -> int:
+    """`spark.readStream`, and its next batch; how many rows it brings."""
+    made = source(options)
+    reader = made.streamReader(made.schema())
+    try:
+        reader.getDefaultReadLimit()
+        start = reader.initialOffset() if checkpoint is None else checkpoint
+        end = reader.latestOffset(start, ReadAllAvailable())
+        tasks = reader.partitions(start, end)
+        return sum(batch.num_rows for each in tasks for batch in reader.read(each))
+    finally:
+        reader.stop()
+
+
+def write(
+    batch: pa.RecordBatch, streaming: bool = False, overwrite: bool = False, **options: Any
+) -> None:
+    """`df.write`, in one task; of `df.writeStream` what comes before any task."""
+    made, schema = source(options), from_arrow_schema(batch.schema)
+    if streaming:
+        made.streamWriter(schema, overwrite)
+        return
+    writer = made.writer(schema, overwrite)
+    writer.commit([writer.write(iter([batch]))])
+
+
+def told(call: Callable[[], object]) -> tuple[JetStreamError, str]:
+    """The error of ours that a mistake ends in, and Spark's last line: ours, and alone."""
+    with pytest.raises(JetStreamError) as caught:
+        call()
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    ours = [line for line in lines if line.startswith(ERRORS)]
+
+    assert ours == lines[-1:], ours or lines
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines.count(lines[0]) == 1, "another error stands before it"
+    return caught.value, lines[-1]
+
 
 SOON = {"requestTimeout": "10m"}
 AT_ONCE = SOON | {"publishTimeout": "10m"}
@@ -147,7 +208,7 @@ class Mistake:
 
 def data(size=1, **columns):
     """One row to write."""
-    return rows(**{"data": ["x" * size]} | columns)
+    return pa.record_batch({"data": ["x" * size]} | columns)
 
 
 MISTAKES = {
@@ -340,7 +401,8 @@ MISTAKES = {
     ),
     # ── rows ──
     "no data": Mistake(
-        lambda at: write(rows(value=["x"]), **at.on("plain", subject="S.a"), **AT_ONCE),
+        lambda at: write(pa.record_batch({"value": ["x"]}),
+                         **at.on("plain", subject="S.a"), **AT_ONCE),
         "ColumnError", "column 'value': unknown", "rename it to data",
     ),
     "Kafka's topic": Mistake(

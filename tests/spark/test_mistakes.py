@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from ..kits.clients import serving
-from ..kits.mistakes import ERRORS
+from ..live.test_mistakes import ERRORS
 
 KAFKA = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders"}
 
