@@ -10,9 +10,6 @@ from hypothesis import HealthCheck, settings
 
 RUN: Final = "JETSTREAM_TEST_SEED"
 
-SEED: Final = int(os.environ.get("PRESSURE_SEED", "0"))
-"""The first seed of tests that always try the same; set it to try others. Failures name theirs."""
-
 os.environ.setdefault(RUN, str(random.SystemRandom().randrange(2**32)))
 
 

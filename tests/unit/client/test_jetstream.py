@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.client import jetstream, patience
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ProtocolError
-
-from ...kits.seeds import fresh
-
-SEEDS = [1, 2, 3, *fresh(__name__)]
 
 
 @dataclass
@@ -25,7 +24,8 @@ class Listed:
 
     there: set[str]
     page: int
-    rng: random.Random
+    changes: Iterator[list[int]]
+    """Between pages: subjects that come; and places of such that go, -1 for the first."""
     stayed: set[str] = field(default_factory=set)
     last_seq: int = 7
 
@@ -43,29 +43,33 @@ class Listed:
             state = {"last_seq": self.last_seq, "subjects": dict.fromkeys(cut, 1)}
             answer = {"state": state, "offset": offset, "total": len(self.there)}
             replies.append(Reply(0, "", b"", json.dumps(answer).encode()))
-            for _ in range(self.rng.randrange(8)):
-                if self.rng.random() < 0.7 and self.there:
-                    gone = self.rng.choice(sorted(self.there))
+            for change in next(self.changes):
+                if change >= 0:
+                    self.there.add(f"S.{change:06d}")
+                elif self.there:
+                    gone = sorted(self.there)[~change % len(self.there)]
                     self.there.discard(gone)
                     self.stayed.discard(gone)
-                else:
-                    self.there.add(f"S.{self.rng.randrange(10**6):06d}")
             self.last_seq += 1
         return replies
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_pages_hide_no_subject(monkeypatch, seed):
-    """Every subject that stays is listed, however many come and go between pages."""
-    rng = random.Random(seed)
-    monkeypatch.setattr(jetstream, "_IN_COMMON", 3)
-    for _ in range(200):
-        names = {f"S.{rng.randrange(10**6):06d}" for _ in range(rng.randrange(120))}
-        listed = Listed(names, rng.choice([10, 17, 200]), rng)
-        pin, counts = JetStream(listed).subject_counts("S", [">"])
+CHANGES = st.integers(0, 999_999) | st.integers(-120, -1) | st.integers(-9, -1)
 
-        assert listed.stayed <= set(counts)
-        assert pin == 7
+
+@given(
+    st.integers(0, 120),
+    st.sampled_from([10, 17, 200]),
+    st.lists(st.lists(CHANGES, max_size=15), min_size=1),
+)
+def test_pages_hide_no_subject(monkeypatch, count, page, changes):
+    """Every subject that stays is listed, however many come and go between pages."""
+    monkeypatch.setattr(jetstream, "_IN_COMMON", 3)
+    listed = Listed({f"S.{8000 * n:06d}" for n in range(count)}, page, cycle(changes))
+    pin, counts = JetStream(listed).subject_counts("S", [">"])
+
+    assert listed.stayed <= set(counts)
+    assert pin == 7
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
@@ -17,9 +19,7 @@ from pyspark_jetstream.fetch.layout import Slice
 from ...fuzz import material
 from ...kits.messages import Message
 from ...kits.model import line
-from ...kits.seeds import fresh
-
-SEEDS = [1, 2, *fresh(__name__)]
+from ...kits.seeds import examples
 
 
 def near(messages, seed=0):
@@ -111,18 +111,18 @@ def test_what_a_mirror_answers_is_dropped():
     assert messages.columns(False).sequences.to_pylist() == list(range(1, 31))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_one_by_one_messages_are_those_of_the_columns(seed):
+@examples(40)
+@given(st.lists(st.sampled_from(material.SUBJECTS), min_size=5), st.randoms(use_true_random=False))
+def test_one_by_one_messages_are_those_of_the_columns(names, rng):
     """What is taken a message at a time is what is taken at one time."""
-    rng = random.Random(seed)
     messages = [
         Message(
-            2**53 + 3 * number, rng.choice(material.SUBJECTS).decode(), material.payload(rng, True),
+            2**53 + 3 * number, name.decode(), material.payload(rng, True),
             nanos=material.nanos(rng), stored=material.stored(rng, True),
         )
-        for number in range(200)
+        for number, name in enumerate(names)
     ]  # fmt: skip
-    server = near(messages, seed)
+    server = near(messages)
     columns = gathered(server).take().columns(with_headers=True)
     found = gathered(server).take_each()
 

@@ -1,11 +1,10 @@
 """Mapping many subjects at once: row by row what mapping one at a time gives."""
 
 import json
-import random
-import string
 
 import pyarrow as pa
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from pyspark_jetstream.mapping.hashes import fnv1a32, numbers_of
@@ -13,9 +12,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 
 from ...kits.mappings import map_all
-from ...kits.seeds import fresh
-
-SEEDS = fresh(__name__, 25)
+from ...kits.seeds import examples
 
 TOKENS = ("a", "b", "c", "ab", "customer1", "customer22", "x-y--z", "-", "é", "日本語", "0")
 DESTINATIONS = (
@@ -29,49 +26,48 @@ DESTINATIONS = (
 )  # fmt: skip
 
 
-def random_source(chance):
-    source = [chance.choice(("*", "*", "a", "b", "customer1")) for _ in range(chance.randint(1, 4))]
-    return ".".join([*source, ">"] if chance.random() < 0.3 else source)
+def parts(words, longest):
+    return st.lists(st.sampled_from(words), min_size=1, max_size=longest)
 
 
-def random_rules(chance, count):
-    """Rules that are all valid."""
-    rules = {}
-    while len(rules) < count:
-        source = random_source(chance)
-        destination = [chance.choice(DESTINATIONS) for _ in range(chance.randint(1, 4))]
-        if source.endswith(">"):
-            destination.append(">")
-        value = ".".join(destination)
-        if chance.random() < 0.3:
-            entries = [value, "keep.it", source if "*" not in source else "or.this"]
-            if source.endswith(">"):
-                entries[1:] = [f"{each}.>" for each in entries[1:] if each != source] + [source]
-            shares = [chance.choice((0, 10, 30)) for _ in entries]
-            value = [
-                {"destination": each, "weight": share}
-                for each, share in dict(zip(entries, shares, strict=False)).items()
-            ]
-        try:
-            SubjectMapping.parse(json.dumps({source: value}))
-        except ValueError:
-            continue
-        rules[source] = value
-    return SubjectMapping.parse(json.dumps(rules))
+def weighted(values):
+    """Of several destinations, of which one may be the source itself."""
+    shares = st.lists(st.sampled_from([0, 10, 30]), min_size=len(values), max_size=len(values))
+    return shares.map(
+        lambda weights: [
+            {"destination": each, "weight": weight}
+            for each, weight in dict(zip(values, weights, strict=True)).items()
+        ]
+    )
 
 
-def random_subjects(chance, count, same_length):
-    lengths = [chance.randint(1, 4)] if same_length else [1, 2, 3, 3, 4, 5]
+@st.composite
+def rules(draw):
+    """A source and its destinations, which may be none for it."""
+    tail = draw(st.sampled_from(["", "", ".>"]))
+    source = ".".join(draw(parts(["*", "*", "a", "b", "customer1"], 4))) + tail
+    value = ".".join(draw(parts(DESTINATIONS, 4))) + tail
+    other = source if "*" not in source else f"or.this{tail}"
+    return source, draw(st.just(value) | weighted([value, f"keep.it{tail}", other]))
 
-    def token():
-        if chance.random() < 0.3:
-            return "customer" + "".join(chance.choices(string.digits, k=chance.choice((1, 2, 40))))
-        return chance.choice(TOKENS)
 
-    subjects = [".".join(token() for _ in range(chance.choice(lengths))) for _ in range(count)]
-    if chance.random() < 0.2:
-        subjects = ["a..b", ".a", "", *subjects][:count]
-    return subjects
+def are_sound(rule):
+    try:
+        return SubjectMapping.parse(json.dumps(dict([rule])))
+    except ValueError:
+        return False
+
+
+MAPPINGS = st.lists(rules().filter(are_sound), min_size=1, max_size=30).map(
+    lambda some: SubjectMapping.parse(json.dumps(dict(some)))
+)
+TOKEN = st.sampled_from(TOKENS) | st.sampled_from([0, 7, 99, 10**39]).map("customer{}".format)
+SAME = st.integers(1, 4).flatmap(
+    lambda count: st.lists(st.lists(TOKEN, min_size=count, max_size=count).map(".".join))
+)
+ANY = st.lists(
+    st.lists(TOKEN, min_size=1, max_size=5).map(".".join) | st.sampled_from(["a..b", ".a", ""])
+)
 
 
 class OneByOne:
@@ -103,14 +99,13 @@ class OneByOne:
         return choice.rule.apply(subject, draw)
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids="seed={}".format)
-def test_many_are_mapped_as_one(seed):
+@examples(150)
+@given(MAPPINGS, SAME | ANY, st.sampled_from([1, 1, 20]))
+def test_many_are_mapped_as_one(mapping, subjects, times):
     """Each row gets its own result, and again when its subject is known."""
-    chance = random.Random(seed)
-    mapping = random_rules(chance, chance.choice((1, 1, 2, 5, 30)))
     one_by_one = OneByOne(mapping)
-    rows = chance.choice((0, 1, 50, 1000))
-    subjects = random_subjects(chance, rows, chance.random() < 0.5)
+    subjects *= times
+    rows = len(subjects)
     ids = [f"id-{row}-é".encode() for row in range(rows)]
     results, faults = [], []
     for subject, identity in zip(subjects, ids, strict=True):
@@ -147,13 +142,15 @@ def test_what_is_known_is_bounded():
     assert len(mapping._known) <= 1 << 16
 
 
-@pytest.mark.parametrize("seed", SEEDS[:5], ids="seed={}".format)
-def test_hashes_of_many_keys(seed):
-    """Keys of any lengths are hashed as they are one by one."""
-    chance = random.Random(seed)
-    for longest, rows in ((1, 300), (3, 300), (20, 300), (40, 60), (300, 100), (3000, 5)):
-        keys = ["é" * chance.randint(0, longest) + "x" for _ in range(rows)]
-        keys += ["k" * chance.choice((0, longest)) for _ in range(rows)]
-        for buckets in (1, 977, 4096, 2**31, 2**32 - 1):
-            assert numbers_of(keys, buckets) == [str(fnv1a32(k.encode()) % buckets) for k in keys]
-    assert numbers_of([""] * 200, 10) == [str(fnv1a32(b"") % 10)] * 200
+LENGTHS = st.integers(0, 3) | st.integers(0, 40) | st.integers(0, 300) | st.just(3000)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ké"), LENGTHS), min_size=1),
+    st.sampled_from([1, 200]),
+    st.sampled_from([1, 977, 4096, 2**31, 2**32 - 1]),
+)
+def test_hashes_of_many_keys(keys, least, buckets):
+    """Keys of any lengths are hashed as they are one by one, also if they are many."""
+    texts = [letter * length for letter, length in keys] * -(-least // len(keys))
+    assert numbers_of(texts, buckets) == [str(fnv1a32(k.encode()) % buckets) for k in texts]

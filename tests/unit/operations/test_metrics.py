@@ -130,15 +130,6 @@ def test_counters_stay_and_gauges_go():
     assert figures(reports, 1e9) == (15, 0)
 
 
-def test_a_task_that_runs_again_is_another_producer():
-    """Its producer_id is another, so it counts on its own."""
-    reports = Reports()
-    reports.take(report(1, 9, 5), 0)
-
-    assert reports.take(report(2, 1, 2), 1)
-    assert figures(reports, 1) == (7, 20)
-
-
 TIMES = st.lists(st.integers(0, 2), min_size=5, max_size=5).filter(lambda times: times[-1])
 """How often each report of a producer comes: all but the last may be lost."""
 

@@ -1,12 +1,10 @@
 """
 What the walk beside a model has not (`test_admission_walk`): blocks that go untouched or have no
-priorities beside some that have, ten thousand rows, sizes by name, and the errors of pauses.
+priorities beside some that have, sizes by name, and the errors of pauses.
 """
 
 import gc
-import random
 import sys
-from collections import defaultdict
 from dataclasses import replace
 
 import pyarrow as pa
@@ -48,14 +46,6 @@ def numbers(messages: Messages | None) -> list[int]:
     return [] if messages is None else messages.rows.to_pylist()
 
 
-def drained(one: Admission, now: float = 0.0, piece: int = 1) -> list[int]:
-    """The numbers of all rows that may go, taken in pieces."""
-    found: list[int] = []
-    while (part := numbers(one.take(piece, now))) != []:
-        found += part
-    return found
-
-
 def pause(throttle: Throttle, subject: str, pause_s: float, now: float = 0.0, **rest) -> None:
     reason = rest.get("reason", Reason.TopicProduceQuotaExceeded)
     throttle.table.command(ThrottleProducer(1, reason, pause_s, subject), now)
@@ -73,27 +63,6 @@ def test_plain_blocks_go_as_they_came():
         assert (taken.data, taken.subject, taken.rows) == (block.data, block.subject, block.rows)
         assert taken.data.buffers()[2].address == block.data.buffers()[2].address  # untouched
     assert one.take(100, 0.0) is None
-
-
-def test_a_large_queue_in_pieces():
-    """Each once, lanes in order, critical rows and what they drag first."""
-    rng = random.Random(1)
-    one = admission()
-    text = " ".join(f"s{rng.randrange(1000)}.{rng.choice('cnnnl')}" for _ in range(10_000))
-    offered = rows(text)
-    one.offer(offered, 0.0, FULL)
-    order = drained(one, piece=500)
-
-    assert sorted(order) == list(range(10_000))
-    lanes = defaultdict(list)
-    codes = list(offered.codes)
-    for row in order:
-        lanes[codes[row]].append(row)
-    assert all(lane == sorted(lane) for lane in lanes.values())
-    urgent = [row for row, each in enumerate(offered.priorities.to_pylist()) if each == CRITICAL]
-    last = {offered.codes[row]: row for row in urgent}
-    ahead = order[: max(map(order.index, urgent)) + 1]
-    assert all(row <= last.get(offered.codes[row], -1) for row in ahead)
 
 
 @pytest.mark.parametrize(("size", "expected"), [(QUEUE_ROWS, 10_000), (5, 20), (500, 500)])

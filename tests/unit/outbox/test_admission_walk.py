@@ -12,13 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pyspark_jetstream.errors import QueueTimeoutError
 from pyspark_jetstream.outbox.admission import Admission, Leaving, Rules

@@ -135,20 +135,6 @@ def test_filters_are_bounded():
     assert len(table._windows) <= 3 * MAX_FILTERS
 
 
-def test_a_lift_ends_what_its_filter_covers_and_no_other_reason():
-    """A narrower lift inside a wider pause does nothing."""
-    table = PauseTable()
-    say(table, "a.*", 9.0, 0.0)
-    say(table, "a.b.c", 9.0, 0.0)
-    say(table, "a.b", 9.0, 0.0, GROUP)
-    say(table, "a.b", 0.0, 1.0)
-    assert table.matcher(1.0)("a.b") and table.matcher(1.0)("a.x")
-    say(table, "a.>", 0.0, 2.0)
-
-    assert not table.matcher(2.0)("a.x") and not table.matcher(2.0)("a.b.c")
-    assert table.matcher(2.0)("a.b")
-
-
 def test_a_pause_is_met_once_however_often_it_is_renewed():
     """The time counts as it passes; what is lifted counts what there was of it."""
     table = PauseTable()

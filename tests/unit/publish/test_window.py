@@ -128,17 +128,6 @@ def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(refused, r
     assert (w.busy, w.wants_rows) == (False, True)
 
 
-def test_a_puback_that_comes_again_among_others_counts_once():
-    """Whatever was acked before it, and though the run is that of the lowest publishes."""
-    w = window()
-    w.append(block(0, ["a"] * 3))
-    sent(w, 0.0)
-    w.on_pubacks([1], 0.1)
-    w.on_pubacks([0, 1], 0.2)
-
-    assert (w.tally.acked, w.in_flight, w.bytes_in_flight) == (2, 1, len(frame(2)))
-
-
 def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
     """A round of 429s cuts what may be in flight to 0.7; PubAcks widen it again."""
     w = window(Window(8))
@@ -273,18 +262,6 @@ def test_silence_sends_again():
     assert deadline == 5.0
     assert again == [0]
     assert (w.tally.acked, w.tally.retries, w.busy) == (2, 1, False)
-
-
-def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
-    """What waits already, waits once."""
-    w = window(ack=1.0)
-    w.append(block(0, ["a"]))
-    sent(w, 0.0)
-    w.expire(1.0)
-    w.on_answer(0, OVERLOADED, 1.0)
-
-    assert sent(w, 1.0) == [0]
-    assert sent(w, 1.0) == []
 
 
 @pytest.mark.parametrize("stored", [True, False])

@@ -100,20 +100,20 @@ PLACES = st.sampled_from([0, 0, 0, 0, 1, 7, 50])
 STEPS = st.one_of(
     st.tuples(st.just("offer"), st.lists(st.sampled_from("abc"), min_size=1)),
     st.tuples(st.just("offer"), st.just([*"abcabacacb"] * 4)),
-    *[st.tuples(st.just("send"), st.sampled_from([1, 20, 100]), st.sampled_from([1, 9]))] * 3,
+    *[st.tuples(st.just("send"), st.sampled_from([1, 20, 100]), st.sampled_from([1, 9]))] * 4,
     *[st.tuples(st.just("ack"), PLACES, st.integers(1, 5))] * 2,
-    *[st.tuples(st.just("refuse"), PLACES, st.sampled_from([OVERLOADED, LIMITED, None]))] * 2,
-    *[st.tuples(st.just("wait"), st.sampled_from([0.0, 0.1, 0.4]), st.booleans())] * 2,
-    st.tuples(st.just("pause"), st.sampled_from("abc")),
+    *[st.tuples(st.just("refuse"), PLACES, st.sampled_from([OVERLOADED, LIMITED, None]))] * 3,
+    *[st.tuples(st.just("wait"), st.sampled_from([0.0, 0.1, 0.4, 1.0]), st.booleans())] * 3,
+    *[st.tuples(st.just("pause"), st.sampled_from("abc"))] * 2,
     st.tuples(st.just("cut")),
 )
 
 
-@examples(60)
+@examples(100)
 @given(
     st.sampled_from([FixedLimit, Window]),
     st.sampled_from([(1, 500), (5, 60), (16, 30), (64, MANY)]),
-    st.lists(STEPS, min_size=30),
+    st.lists(STEPS, min_size=40),
 )
 def test_any_walk(limit, limits, steps):
     """

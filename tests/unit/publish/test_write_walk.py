@@ -3,16 +3,21 @@ A whole write amid everything at once: pauses and rates by operators, overload, 
 and for good, rows that an earlier attempt has stored, a writer that uses a whole core, and a
 connection that breaks: by chance, amid a full wire, behind the last row.
 
-A seed draws the options of a write, its rows and what happens to it. Where each row is in the end
-is known.
+Drawn are the options of a write, its rows and what happens to it. Where each row is in the end is
+known.
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
@@ -21,7 +26,7 @@ from pyspark_jetstream.publish import sender
 
 from ...kits.model import Sent, error
 from ...kits.options import rules_of
-from ...kits.seeds import SEED
+from ...kits.seeds import examples
 from ...kits.world import SUBJECTS, World, block, command
 
 LOW, MIDDLE = Priority.NON_CRITICAL, Priority.NORMAL
@@ -30,50 +35,61 @@ ENOUGH_S = 60.0
 """No write takes a half of it: what is stuck, if only for a while, shows."""
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
 
+MANY = st.integers(200, 700)
+COMMAND = st.tuples(
+    st.sampled_from([0.0, 0.001, 0.05, 0.5]),
+    st.sampled_from([*SUBJECTS, *SUBJECTS, ">", "*"]),
+    st.sampled_from([0.0, 0.02, 0.3, 3.0]),
+    st.sampled_from([0, 0, 1, 2, 4]),
+)
+COMMANDS = st.lists(COMMAND) | st.lists(COMMAND, min_size=20)
+"""Of operators: how long after the one before, to which filter, for how long and why."""
+
 
 class Write:
     """One write as it was drawn, and its world."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-        self.rng = rng = random.Random(f"auto {seed}")
-        self.total = rng.choice([rng.randrange(1, 60), *[rng.randrange(200, 700)] * 5])
-        self.policy = rng.choice(["block", "drop", "dead-letter"])
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, draw: Callable[[Any], Any]) -> None:
+        self.draw, self.rng = draw, random.Random(draw(st.integers(0, 999)))
+        some = self.some
+        self.total = draw(st.integers(1, 60) | MANY | MANY)
+        self.policy = some("block", "drop", "dead-letter")
         self.sheddable: frozenset[Priority] = frozenset()
         kinds = list(Priority)
         if self.policy != "block":
-            self.sheddable = rng.choice([frozenset({LOW}), frozenset({LOW, MIDDLE})])
+            self.sheddable = frozenset(some([LOW], [LOW, MIDDLE]))
         queue_timeout_s = 1e9
-        if len(self.sheddable) == 2 and rng.random() < 0.5:  # then no row may fail of it
-            kinds, queue_timeout_s = [LOW, MIDDLE], rng.choice([0.5, 5.0])
-        is_plain = self.policy == "block" and rng.random() < 0.6
+        if len(self.sheddable) == 2 and some(False, True):  # then no row may fail of it
+            kinds, queue_timeout_s = [LOW, MIDDLE], some(5.0, 0.5)
+        is_plain = self.policy == "block" and some(True, False)
         self.priorities = [Priority.NORMAL] * self.total
         if not is_plain:
-            self.priorities = rng.choices(kinds, k=self.total)
-        self.rejects = rng.random() < 0.5
-        self.never = self._some() if self.rejects else set()
+            self.priorities = self.rng.choices(kinds, k=self.total)
+        self.rejects = some(False, True)
+        self.never = self._rows() if self.rejects else set()
         """Rows that the server never stores, or that can be no messages."""
-        self.known = self._some() - self.never if rng.random() < 0.4 else set()
+        self.known = self._rows() - self.never if some(False, True) else set()
         """Rows that an earlier attempt has stored."""
-        self.faults = {row for row in self.never if rng.random() < 0.5}
+        self.faults = {row for row in self.never if self.rng.random() < 0.5}
         """Those that can be no messages."""
         self.letters = self.rejects or self.policy == "dead-letter"
-        self.window_s = rng.choice([1.0, 10.0, 1e9])
-        monkeypatch.setattr(sender, "_CHUNK_BYTES", rng.choice([100, 1 << 19]))
+        self.window_s = some(1e9, 10.0, 1.0)
+        monkeypatch.setattr(sender, "_CHUNK_BYTES", some(1 << 19, 100))
         self.world = World(
             monkeypatch,
             list(self._blocks(is_plain)),
-            rng,
+            self.rng,
             is_checked=bool(self.known),
-            min_in_flight=rng.choice([4096, 1]),
-            max_in_flight=rng.choice([1, 7, 64] if self.sheddable else [1, 7, 64, 4096]),
-            max_in_flight_bytes=rng.choice([3_000, 20_000, 20_000, 1 << 30]),
+            min_in_flight=some(4096, 1),
+            max_in_flight=some(64, 7, 1) if self.sheddable else some(4096, 64, 7, 1),
+            max_in_flight_bytes=some(1 << 30, 20_000, 20_000, 3_000),
             ack_timeout_s=2.0,
-            metrics_subject=rng.choice([None, METRICS]),
+            metrics_subject=some(None, METRICS),
             dead_letter_subject="dlq.{subject}" if self.letters else None,
             drops=self.policy == "drop",
             rejects=self.rejects,
             rules=rules_of(
-                queue_size=rng.choice([20, 20, 10_000]),
+                queue_size=some(10_000, 20, 20),
                 queue_timeout_s=queue_timeout_s,
                 throttle_max_wait_s=1e9,
                 sheddable=self.sheddable,
@@ -86,18 +102,22 @@ class Write:
             self.world.stored_before = lambda each: pc.is_in(each.rows, known)
         for stream in self.world.net.streams:
             stream.refuse = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
-        self._disturb(seed)
+        self._disturb()
         self._surround(monkeypatch)
 
-    def _some(self) -> set[int]:
-        count = self.rng.choice([1, 5, self.total // 10, self.total // 2])
+    def some(self, *options: Any) -> Any:
+        return self.draw(st.sampled_from(options))
+
+    def _rows(self) -> set[int]:
+        count = self.some(1, 5, self.total // 10, self.total // 2)
         return set(self.rng.sample(range(self.total), k=min(count, self.total)))
 
     def _blocks(self, is_plain: bool) -> list[Messages]:
         rng, found, first = self.rng, [], 0
-        chars, largest = rng.choice([SUBJECTS, SUBJECTS, "abab", "ab"]), rng.choice([60, 600])
+        chars, largest = self.some("ab", "abab", SUBJECTS, SUBJECTS), self.some(60, 600)
+        counts = cycle(self.draw(st.lists(st.sampled_from([400, 100, 30, 1]), min_size=1)))
         while first < self.total:
-            rows = range(first, min(first + rng.choice([1, 30, 100, 400]), self.total))
+            rows = range(first, min(first + next(counts), self.total))
             sizes = [rng.randrange(largest) * (row not in self.never) for row in rows]
             data = [b"%d.%b" % (row, b"." * size) for row, size in zip(rows, sizes, strict=True)]
             made = block("".join(rng.choices(chars, k=len(rows))), first, data)
@@ -113,27 +133,24 @@ class Write:
             first = rows.stop
         return found
 
-    def _disturb(self, seed: int) -> None:
+    def _disturb(self) -> None:
         """What network, servers and operators do."""
-        rng, net = self.rng, self.world.net
-        net.chaos = rng.choice([0.0, 1.0, 5.0, 5.0])
-        net.drops_plain = seed % 3 == 0
+        some, net = self.some, self.world.net
+        net.chaos = some(0.0, 1.0, 5.0, 5.0)
+        net.drops_plain = some(False, False, True)
         at = self.began = self.world.clock.now
         if self.policy != "block":
-            for place in rng.choice([(), (0,), (0, 1), (0, 1)]):
+            for place in some((), (0,), (0, 1), (0, 1)):
                 self.world.publisher.admission.overload.pushed_back(place, at)
-        self.dead.full_until = at + rng.choice([0.0, 0.0, 3.0])
-        for number in range(rng.choice([0, 5, 60, 60])):
-            at += rng.choice([0.0, 0.001, 0.05, 0.5])
-            filter = rng.choice([*SUBJECTS, *SUBJECTS, ">", "*"])
-            pause_s, reason = rng.choice([0.0, 0.02, 0.3, 3.0]), rng.choice([0, 0, 1, 2, 4])
-            net.commands.append((at, command(number, filter, pause_s, reason)))
+        self.dead.full_until = at + some(0.0, 0.0, 3.0)
+        for number, (wait_s, *said) in enumerate(self.draw(COMMANDS)):
+            at += wait_s
+            net.commands.append((at, command(number, *said)))
 
     def _surround(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the server takes, and one moment at which the network breaks."""
-        rng, net = self.rng, self.world.net
-        net.max_payload = rng.choice([1 << 20, 10])
-        breaks_at, sent = rng.choice([0, 10, 100]), 0
+        net, sent = self.world.net, 0
+        net.max_payload, breaks_at = self.some(1 << 20, 10), self.some(0, 10, 100)
 
         def arrives(each: Sent) -> bool:
             nonlocal sent
@@ -143,7 +160,7 @@ class Write:
             return not net.is_cut
 
         net.on_sent = arrives
-        if rng.random() < 0.5:
+        if self.some(False, True):
             monkeypatch.setattr(net, "unsubscribe", _cut)
 
 
@@ -151,8 +168,9 @@ def _cut(sid: int) -> None:
     raise NotConnectedError("model", "cut")
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
-def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
+@examples(25)
+@given(st.data())
+def test_every_row_is_in_one_place(caplog, data):
     """
     I1, I2, I4: each row is in its stream once, or a dead letter once, or dropped, and in one of
     them; what the server never stores is a dead letter, other rows leave only if they may be shed;
@@ -163,8 +181,10 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     A23, A27: drops are said with their number, once in `overloadWindow`; reports that the server
     would not take are not sent.
     """
-    write = Write(monkeypatch, seed)
-    counts = write.world.run()
+    caplog.clear()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        write = Write(monkeypatch, data.draw)
+        counts = write.world.run()
     stored = write.world.rows()
     apart = [each for each in write.dead.messages if each.subject != METRICS]
     letters = [int(each.data.split(b".")[0]) for each in apart]
@@ -172,29 +192,29 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     dropped = gone - set(letters)
     shed = dropped | set(letters) - write.never
 
-    assert len(set(stored)) == len(stored) == counts.acked, f"seed {seed}"
-    assert not set(stored) & write.known, f"seed {seed}"
-    assert write.never <= gone, f"seed {seed}"
-    assert {write.priorities[row] for row in shed} <= write.sheddable, f"seed {seed}"
-    assert len(set(letters)) == len(letters) == counts.dead_letters, f"seed {seed}"
-    assert set(letters) <= gone, f"seed {seed}"
-    assert len(dropped) == counts.dropped, f"seed {seed}"
+    assert len(set(stored)) == len(stored) == counts.acked
+    assert not set(stored) & write.known
+    assert write.never <= gone
+    assert {write.priorities[row] for row in shed} <= write.sheddable
+    assert len(set(letters)) == len(letters) == counts.dead_letters
+    assert set(letters) <= gone
+    assert len(dropped) == counts.dropped
     if write.policy == "drop":
-        assert write.faults <= set(letters) <= write.never, f"seed {seed}"
+        assert write.faults <= set(letters) <= write.never
     else:
-        assert not dropped, f"seed {seed}"
+        assert not dropped
     said = [int(each.msg.split()[1]) for each in caplog.records if "dropped" in each.msg]
     took_s = write.world.clock.now - write.began
-    assert took_s < ENOUGH_S, f"seed {seed}"
-    assert said == [len(dropped)] * bool(dropped), f"seed {seed}"
+    assert took_s < ENOUGH_S
+    assert said == [len(dropped)] * bool(dropped)
     reported = any(each.subject == METRICS for each in write.dead.heard)
-    assert write.world.net.max_payload > 10 or not reported, f"seed {seed}"
+    assert write.world.net.max_payload > 10 or not reported
     counted = write.world.telemetry.snapshot()
     for priority in Priority if write.policy != "drop" else ():
         named = {"priority": priority.label}
         left = counted.total("jetstream_publish_rejected_total", **named)
-        assert left == counted.total("jetstream_publish_dead_letter_total", **named), f"seed {seed}"
+        assert left == counted.total("jetstream_publish_dead_letter_total", **named)
     if not write.world.net.drops_plain:
         for subject in SUBJECTS:
             rows = write.world.rows(subject)
-            assert rows == sorted(rows), f"seed {seed}"
+            assert rows == sorted(rows)

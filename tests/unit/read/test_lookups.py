@@ -2,16 +2,15 @@
 
 import random
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 from pyspark_jetstream.read.lookups import Lookups
 
 from ...kits.messages import Message
 from ...kits.model import line
-from ...kits.seeds import fresh
-
-SEEDS = [1, 2, 3, *fresh(__name__)]
+from ...kits.seeds import examples
 
 
 def stored(count, subjects, sizes=(3,)):
@@ -60,14 +59,17 @@ def test_subjects_that_changed_since_are_asked_about_together():
     assert server.turns <= 2 * 8 + 4
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_is_cut_all_subjects_are_found(seed):
+@examples(5)
+@given(
+    st.lists(st.sampled_from([3, 3, 2_000, 30_000]), min_size=1, max_size=7),
+    st.sampled_from([1_500, 2_200, 3_000]),
+    st.integers(0, 99),
+)
+def test_whatever_is_cut_all_subjects_are_found(sizes, pin, seed):
     """Connections that break, answers that come in pieces, messages of which few fit a request."""
-    rng = random.Random(seed)
-    messages = stored(3_000, 1_500, tuple(rng.choice([3, 3, 2_000, 30_000]) for _ in range(7)))
-    server = line(messages, rng, cut=0.005)
+    messages = stored(3_000, 1_500, sizes)
+    server = line(messages, random.Random(seed), cut=0.005)
     server.pieces = [1_000, 1 << 16, 1 << 20]
-    pin = rng.choice([1_500, 2_200, 3_000])
 
     assert looked_up(server, pin) == last_at(messages, pin)
     assert server.on_its_way <= MOST_BYTES + (1 << 20)
