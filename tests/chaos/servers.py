@@ -9,8 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
-from ..kits.accounts import ACCOUNT
-from ..kits.servers import DevCluster, DevServer, free_ports
+from ..kits.servers import ACCOUNT, DevCluster, DevServer, free_ports
 from .link import Link
 
 __all__ = ["Servers"]
@@ -68,7 +67,7 @@ class Servers:
             self.all = cluster.servers
         else:
             self.all = [DevServer(ACCOUNT, name="single", store_dir=self._home / "store-single")]
-            await asyncio.to_thread(self.all[0].start)
+            await asyncio.to_thread(self.all[0].__enter__)
         self.links = [Link(server.port) for server in self.all]
         for link in self.links:
             await link.start()
@@ -128,4 +127,4 @@ class Servers:
         for link in (*self.links, *self.routes.values()):
             await link.close()
         for server in self.all:
-            await asyncio.to_thread(server.close)
+            await asyncio.to_thread(server.__exit__)

@@ -1,4 +1,4 @@
-"""Clients of a test's own: a request, a refused one, a server with streams, a task's attempt."""
+"""Clients of a test's own: a request, a refused one, a server with streams."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.connection import Client, _idle
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.publish.publisher import Written
-from pyspark_jetstream.write.task import write_task
 
 from .options import SECRET, connection_of
 from .servers import DevServer
@@ -39,10 +37,10 @@ def serving(
         yield server, js
 
 
-def attempt(options, blocks, name, ids, report=None) -> Written | None:
-    """One attempt of a task, on a connection of its own."""
-    with closing(Client(options.connection)) as client:
-        return write_task(client, options, blocks, name, ids, report)
+def close_idle() -> None:
+    """What reads and writes of this thread have left open for the next ones."""
+    while _idle.clients:
+        _idle.clients.popitem()[1].close()
 
 
 def account_info(opts) -> dict:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
 
 def session() -> SparkSession:
@@ -26,24 +24,6 @@ def session() -> SparkSession:
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def note_pids(spark: SparkSession, home: Path) -> None:
-    """Writes the process ids of the driver and of its JVM to `pids`, for whoever kills them."""
-    jvm = spark._jvm
-    assert jvm is not None
-    (home / "pids").write_text(f"{os.getpid()} {jvm.ProcessHandle.current().pid()}")
-
-
-def until_told(spark: SparkSession, query: StreamingQuery, home: Path) -> None:
-    """Lets a query run until the file `stop` is there; raises what has ended it before."""
-    while query.isActive and not (home / "stop").exists():
-        time.sleep(0.1)
-    error = query.exception()
-    query.stop()
-    spark.stop()
-    if error is not None:
-        raise error
 
 
 def end_with_parent() -> None:

@@ -1,12 +1,14 @@
-"""What the tests of rows as messages share: batches of rows, and their frames."""
+"""What the tests of rows as messages share: batches of rows, their frames, mapped subjects."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
 
 import pyarrow as pa
 
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.publish.lanes.flight import Publishes, framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
@@ -62,3 +64,21 @@ def frames(encoder: Encoder, batch: pa.RecordBatch) -> list[bytes]:
 def batch(count: int = 1, **columns) -> pa.RecordBatch:
     """A batch with data unless it is given."""
     return pa.record_batch({"data": pa.array(["x"] * count, pa.string())} | columns)
+
+
+def map_all(
+    mapping: SubjectMapping, subjects: Sequence[str], identities: Sequence[bytes] | None = None
+) -> list[str | None]:
+    """Each of these, mapped together; ValueError with the reason if one becomes no subject."""
+    column = pa.array(subjects, pa.string()).dictionary_encode()
+    drawn_by = None if identities is None else pa.array(identities, pa.binary())
+    mapped = mapping.map_rows(column, drawn_by)
+    if mapped.faults is not None:
+        raise ValueError(mapped.faults.drop_null()[0].as_py())
+    results: list[str | None] = mapped.subjects.to_pylist()
+    return results
+
+
+def map_one(mapping: SubjectMapping, subject: str) -> str | None:
+    """One subject, mapped alone."""
+    return map_all(mapping, [subject])[0]

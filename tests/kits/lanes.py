@@ -48,27 +48,9 @@ def messages(subjects, data=None, *, first=0, ids=True, headers=None):
     )
 
 
-# ── conversations ────────────────────────────────────────────────────────────────────────────
-
-
 def sent(one, now=0.0, chunk=MANY):
     """Everything the lane sends now."""
     found: list[Sent] = []
     while (frames := one.frames_to_send(now, chunk)) is not None:
         found += parse(bytes(frames))
     return found
-
-
-def hear(one, replies, now=0.0):
-    for subject, status, data in replies:
-        one.on_reply(subject.removeprefix(f"{PREFIX}.").encode(), status, "", data, now)
-
-
-def exchange(one, stream, now=0.0):
-    """Sends and answers until there is nothing to send."""
-    log: list[Sent] = []
-    while part := sent(one, now):
-        log += part
-        for each in part:
-            hear(one, stream.publish(each), now)
-    return log

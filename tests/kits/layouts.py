@@ -1,15 +1,18 @@
-"""Layouts of a query: one stream, filters on it, one stream each."""
+"""Streams of a query: one, filters on it, one stream each; and all that a pattern takes."""
 
 from __future__ import annotations
 
+import itertools
+import json
 from typing import Any
+
+import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 
 from .streams import publish
 
 LAYOUTS = ["one", "filtered", "streams"]
-MODES = ["auto", "own", "direct"]
 
 
 class Place:
@@ -56,3 +59,42 @@ class Place:
         self.js.client.request("$JS.API.INFO")  # the server may have been away: connected anew
         publish(self.js, requests)
         return payloads
+
+
+_runs = itertools.count()
+
+
+class Tenants:
+    """Streams of one test, with a beginning in common."""
+
+    def __init__(self, js: JetStream) -> None:
+        self.js = js
+        self.prefix = f"tenant{next(_runs)}"
+
+    def make(self, *names: object, **config: Any) -> None:
+        for name in names:
+            stream = self.name(name)
+            own = {"name": stream, "subjects": [f"{stream}.>"], "storage": "memory"}
+            self.js.create_stream(own | {"allow_direct": True} | config)
+
+    def fill(self, *names: object, count: int = 3) -> None:
+        for name in names:
+            stream = self.name(name)
+            publish(self.js, [(f"{stream}.{i}", b"%d" % i) for i in range(count)])
+
+    def remove(self, *names: object) -> None:
+        for name in names:
+            self.js.delete_stream(self.name(name))
+
+    def asked(self) -> int:
+        """Requests to JetStream's API so far, but for this one."""
+        reply = self.js.client.request(f"{self.js.prefix}.INFO")
+        return int(json.loads(reply.data)["api"]["total"])
+
+    def name(self, name: object) -> str:
+        return f"{self.prefix}-{name}"
+
+
+@pytest.fixture
+def tenants(js: JetStream, clean: None) -> Tenants:
+    return Tenants(js)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import secrets
 import time
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -102,8 +101,3 @@ def operator_mode(tiers=MappingProxyType({})) -> OperatorMode:
         f"system_account: {system[2]}"
     )
     return OperatorMode(config, account, user)
-
-
-def drawn(kind: str) -> str:
-    """A secret like no other text."""
-    return f"s3cr3t-{kind}-{secrets.token_hex(12)}"

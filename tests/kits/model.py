@@ -61,11 +61,8 @@ class Reply(NamedTuple):
 
     def frame(self, sid):
         """As it comes on the wire."""
-        if not self.status:
-            return msg(self.subject.encode(), b"", self.data, sid)
-        return hmsg(
-            self.subject.encode(), b"", b"NATS/1.0 %d\r\n\r\n" % self.status, self.data, sid
-        )
+        to, head = self.subject.encode(), b"NATS/1.0 %d\r\n\r\n" % self.status
+        return hmsg(to, b"", head, self.data, sid) if self.status else msg(to, b"", self.data, sid)
 
 
 def error(code, err_code, description="no"):
@@ -210,11 +207,6 @@ def status(inbox, sid, words):
     return hmsg(inbox, b"", f"NATS/1.0 {words}\r\n".encode(), b"", sid)
 
 
-def line(messages, rng, **fields):
-    """To a stream of these messages."""
-    return Line(ModelStream(messages), rng, **fields)
-
-
 @dataclass
 class Pull:
     """One that is open."""
@@ -228,7 +220,8 @@ class Pull:
 
 class Line:
     """
-    A client and its connection to the model of a stream; what it asks is answered when it waits.
+    A client and its connection to the model of a stream that has these messages; what it asks is
+    answered when it waits.
 
     `turns` counts the times the client had read all that had come and waited: then all that it
     had asked so far is answered. So it counts round trips, and no clock is looked at.
@@ -240,8 +233,8 @@ class Line:
 
     version, max_payload = (2, 15, 1), 1 << 20
 
-    def __init__(self, stream, rng, cut=0.0, round_trip_s=10.0):
-        self.connection, self.stream, self.rng = self, stream, rng
+    def __init__(self, messages, rng, cut=0.0, round_trip_s=10.0):
+        self.connection, self.stream, self.rng = self, ModelStream(messages), rng
         self.turns = self.cuts = 0
         self.asked: list[dict] = []
         """Every batched get, and every pull."""

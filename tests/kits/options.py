@@ -13,8 +13,7 @@ from pyspark_jetstream.options import check_reads, parse_read, parse_sink, parse
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.outbox.targets import Targets
-from pyspark_jetstream.publish.settings import SinkOptions, StreamCreation
-from pyspark_jetstream.readstream.options import Sharing
+from pyspark_jetstream.publish.settings import SinkOptions
 
 SECRET = "hunter2-unmistakable"
 FIXED = {"min_in_flight": 1 << 20}
@@ -71,22 +70,9 @@ def priorities_of(**fields) -> Priorities:
     return replace(parse_sink({}).priorities, **fields)
 
 
-def creation_of(stream, subjects, partitions=1, **config) -> StreamCreation:
-    """The streams that a write creates, and what is given of their configuration."""
-    return StreamCreation(stream, subjects, partitions, config)
-
-
 def targets_of(find) -> Targets:
     """The streams that this function gives for subjects, one by one."""
     return Targets(lambda subjects: [find(subject) for subject in subjects])
-
-
-def sharing_of(policy, **fields) -> Sharing:
-    """A query's part of a shared consumer; what a test says was asked for."""
-    options = {"stream": "S", "consumer": "c", "priorityPolicy": policy}
-    names = {"ack_wait_s": "ackWait", "max_ack_pending": "maxAckPending"}
-    asked = frozenset(names[field] for field in fields if field in names)
-    return replace(parse_stream(options).sharing, asked=asked, **fields)
 
 
 BELOW = {"own": "0", "auto": "5000", "direct": "999999999"}

@@ -1,47 +1,24 @@
-"""What tests about seats share: pulls by hand, and a query in a process of its own."""
+"""What tests about seats share: a pull by hand, and a query in a process of its own."""
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
-import time
 from functools import partial
 from types import SimpleNamespace
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client, Connection
 
-from .options import connection_of
 from .reading import Query, queries
 
 
-class Puller:
-    """A client that pulls by hand."""
-
-    def __init__(self, server, stream, consumer, group="spark", **login) -> None:
-        self.client = Client(connection_of(server.url, **login))
-        self.connection: Connection = self.client.connection
-        self.inbox = self.connection.new_inbox()
-        self.connection.subscribe(self.inbox)
-        self.group = group
-        self.subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self.pin = ""
-
-    def pull(self, batch=1, expires_s=20.0, **fields) -> None:
-        """Sends a pull, without the pin's id unless `id` is given; it is there a little later."""
-        body = {"batch": batch, "expires": round(expires_s * 1e9), "group": self.group} | fields
-        self.connection.send(wire.pub(self.subject, json.dumps(body).encode(), self.inbox))
-
-    def next(self, timeout_s=60.0) -> None:
-        """Waits for the next thing that it is sent."""
-        frame = self.connection.next_frame(time.monotonic() + timeout_s)
-        assert frame is not None, "nothing came"
-        self.pin = dict(wire.parse_headers(frame.headers)).get("Nats-Pin-Id", self.pin)
-
-    def close(self) -> None:
-        self.client.close()
+def pull(connection, stream, consumer) -> str:
+    """Sends a pull by hand, without a pin's id; where it is answered."""
+    connection.subscribe(inbox := connection.new_inbox())
+    body = b'{"batch": 1, "expires": 20000000000, "group": "spark"}'
+    connection.send(wire.pub(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", body, inbox))
+    return inbox
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.connection import _idle
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.readstream.rangedriver import RangeDriver
 from pyspark_jetstream.readstream.reader import StreamReader
+
+from .clients import close_idle
 
 Offset = dict[str, Any]
 
@@ -153,8 +154,7 @@ class Query:
     def stop(self) -> None:
         """Likewise, and what its tasks have left open for the next ones is closed."""
         self.die()
-        while _idle.clients:
-            _idle.clients.popitem()[1].close()
+        close_idle()
 
     def restart(self, **options: Any) -> None:
         """Another run from the checkpoint; a batch that was not committed is run again."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import shutil
 import signal
 import socket
 import time
@@ -25,6 +27,17 @@ _START_S: Final = 60.0
 """Longest time until a cluster is ready, or a port is ours again."""
 
 _TAKEN: Final = "address already in use"
+_RELOADED: Final = "Reloaded server configuration"
+
+ACCOUNT: Final = """
+accounts {
+  A { jetstream: enabled, users: [{user: a, password: a}] }
+  SYS { users: [{user: s, password: s}] }
+}
+system_account: SYS
+no_auth_user: a
+"""
+"""Configuration of a server with an account that a reload can change."""
 
 
 class DevServer(NatsServer):
@@ -44,20 +57,17 @@ class DevServer(NatsServer):
         super().__init__(f'server_name: "{self.name}"\n{config}')  # of a flag no reload knows
         self.pid = 0
         self.monitor_url = ""
-        self._store_dir = store_dir
+        self._given = store_dir
+
+    @property
+    def store(self) -> Path:
+        """Where its streams live."""
+        return Path(self._given or self._home / "store")
 
     @property
     def running(self) -> bool:
         """Whether the server's process lives; a paused one does."""
         return self._supervisor is not None and self._supervisor.poll() is None
-
-    def start(self) -> Self:
-        """As `with` does."""
-        return self.__enter__()
-
-    def close(self) -> None:
-        """As the end of `with` does."""
-        self.__exit__()
 
     def stop(self) -> None:
         """Stops it in order; `restart` brings it back."""
@@ -77,6 +87,28 @@ class DevServer(NatsServer):
         (ports,) = self._home.glob("*.ports")
         self.pid = int(ports.stem.rpartition("_")[2])
         (self.monitor_url,) = json.loads(ports.read_text())["monitoring"]
+
+    def reload(self, pattern: str, text: str) -> None:
+        """Takes its configuration anew, with this text in place of the pattern's match."""
+        conf, before = self._home / "server.conf", self.log.count(_RELOADED)
+        conf.write_text(re.sub(pattern, lambda _: text, conf.read_text(), count=1))
+        os.kill(self.pid, signal.SIGHUP)
+        eventually(lambda: self.log.count(_RELOADED) > before)
+
+    def copy(self) -> None:
+        """Keeps what is stored now, for `take_back`."""
+        self.stop()
+        shutil.copytree(self.store, self._home / "older")
+        self.restart()
+
+    def take_back(self, *streams: str) -> None:
+        """Puts the copies of these streams in place of what they hold, as a restored backup."""
+        self.stop()
+        for name in streams:
+            (there,) = self.store.glob(f"**/streams/{name}")
+            shutil.rmtree(there)
+            shutil.copytree(self._home / "older" / there.relative_to(self.store), there)
+        self.restart()
 
     def pause(self) -> None:
         """Freezes the process: connections stay open, nothing answers."""
@@ -102,7 +134,7 @@ class DevServer(NatsServer):
         command = [*super()._command()[:-2], "-m", "-1"]
         if "store_dir" in self._config:  # a flag beside it is refused
             return command
-        return [*command, "-sd", str(self._store_dir or self._home / "store")]
+        return [*command, "-sd", str(self.store)]
 
     def _end(self, number: signal.Signals) -> None:
         if number == signal.SIGTERM:

@@ -6,7 +6,6 @@ connections, every turn of it, on a clock that is a number.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.peer import Permissions
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling.pausetable import PauseTable
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
@@ -29,7 +27,7 @@ from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 from .lanes import INBOX, messages
 from .messages import msg
 from .model import Line, ModelStream, Reply, Sent, error, parse
-from .options import FIXED, changed, connection_of, rules_of, sink_of, targets_of
+from .options import changed, connection_of, sink_of, targets_of
 from .shared import Clock
 
 CONTROL = "spark.jetstream.throttle"
@@ -78,7 +76,7 @@ class Net(Line):
     """Client and connection, the network, the server's streams and the operators behind it."""
 
     def __init__(self, clock, rng, supply):
-        super().__init__(None, rng)
+        super().__init__((), rng)
         self.streams = ModelStream(), ModelStream()
         self.elsewhere = ModelStream()
         """Where goes what does not go to a row's own subject: dead letters and metrics."""
@@ -294,31 +292,3 @@ def block(subjects, first, data=None, ids=True):
 def command(number, subject, pause_s, reason=0):
     """A pause."""
     return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject)
-
-
-# ── rows that may be shed ────────────────────────────────────────────────────────────────────
-
-SHEDDABLE = frozenset({Priority.NON_CRITICAL})
-
-
-def urgent(subjects, first, priorities):
-    count = len(subjects)
-    data = [b"%d." % row for row in range(first, first + count)]
-    ids = pa.array([b"t-%d" % row for row in range(first, first + count)], pa.binary())
-    found = block(subjects, first, data)
-    return replace(found, priorities=pa.array(priorities, pa.int8()), ids=ids)
-
-
-def shedding(monkeypatch, pushed_back=True, **options):
-    """A server that may have pushed back, and rows that may all be shed."""
-    blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
-    settings: dict[str, object] = {
-        **FIXED,
-        "max_in_flight": 7,
-        "publish_timeout_s": 20.0,
-        "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
-    }
-    world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
-    for place in (0, 1) if pushed_back else ():
-        world.publisher.admission.overload.pushed_back(place, 100.0)
-    return world, world.elsewhere

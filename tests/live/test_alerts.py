@@ -14,13 +14,13 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 
-from ..kits.exporter import exporter
 from ..kits.metrics import publish, reports
 from ..kits.options import connection_of
 from ..kits.places import ROOT
 from ..kits.servers import free_ports
 from ..kits.shared import eventually
 from ..unit.test_runbook import BY_NAME, named
+from .test_metrics import exporter
 
 __all__ = ["exporter"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,16 +13,25 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import NotConnectedError, ReadError
+from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
 from pyspark_jetstream.readstream.shared import claimpulls
 from pyspark_jetstream.readstream.shared.acks import ACK, ack
 from pyspark_jetstream.readstream.shared.claimant import Claimant
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
-from ..kits.options import connection_of, sharing_of
+from ..kits.options import connection_of
 from ..kits.servers import DevCluster
 from ..kits.shared import eventually
 from ..kits.streams import create
+
+
+def sharing_of(policy, **fields):
+    """A query's part of a shared consumer; what a test says was asked for."""
+    options = {"stream": "S", "consumer": "c", "priorityPolicy": policy}
+    names = {"ack_wait_s": "ackWait", "max_ack_pending": "maxAckPending"}
+    asked = frozenset(names[field] for field in fields if field in names)
+    return replace(parse_stream(options).sharing, asked=asked, **fields)
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,16 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.publish.settings import StreamCreation
 from pyspark_jetstream.write.creation import create_streams
 
-from ..kits.options import connection_of, creation_of
+from ..kits.options import connection_of
 from ..kits.proxy import Proxy
+
+
+def creation_of(stream, subjects, partitions=1, **config):
+    """The streams that a write creates, and what is given of their configuration."""
+    return StreamCreation(stream, subjects, partitions, config)
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.clients import attempt, options
+from ..kits.clients import options
 from ..kits.options import connection_of, sink_of
 from ..kits.proxy import Proxy
 from ..kits.shared import eventually
+from ..kits.writing import attempt
 from .test_publisher import stored
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -16,10 +17,10 @@ from pyspark_jetstream.fetch.layout import Span
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 
-from ..kits.accounts import ACCOUNT, switch
 from ..kits.clients import serving
 from ..kits.options import connection_of
 from ..kits.ranges import fill, ranged, reading, sequences
+from ..kits.servers import ACCOUNT
 from ..kits.shared import eventually
 
 MESSAGES = 30_000
@@ -39,6 +40,13 @@ def js(server):
     client = Client(connection_of(server.url, request_timeout_s=30.0))
     yield JetStream(client)
     client.close()
+
+
+def switch(server, on):
+    """JetStream of the account on or off; returns once that is so."""
+    server.reload(r"A \{ jetstream: \w+", f"A {{ jetstream: {'enabled' if on else 'disabled'}")
+    with closing(Client(connection_of(server.url))) as client:
+        eventually(lambda: (b'"error"' in client.request("$JS.API.INFO").data) != on)
 
 
 def while_off(server, caplog, call):

@@ -15,8 +15,8 @@ from pyspark_jetstream.read import lookups, snapshot
 
 from ..kits.clients import serving
 from ..kits.options import connection_of
+from ..kits.ranges import as_dict, reader, reduced
 from ..kits.reading import rows_of as rows
-from ..kits.snapshots import as_dict, reader, reduced
 from ..kits.streams import stored
 
 

@@ -14,9 +14,10 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
 from ..kits.clients import serving
 from ..kits.logins import operator_mode
-from ..kits.options import connection_of, creation_of
+from ..kits.options import connection_of
 from ..kits.reading import Query
 from ..kits.servers import DevCluster, DevServer
+from .test_creation import creation_of
 
 LIMITED = """
 jetstream { limits { max_request_batch: 100, max_ack_pending: 50, duplicate_window: "30s" } }

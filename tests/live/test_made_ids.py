@@ -1,9 +1,7 @@
 """Ids that are made for rows: nobody guesses them, and all who write the rows agree on them."""
 
 import json
-import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,11 +9,13 @@ import pytest
 
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName, of_query
-from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM
 
-from ..kits.clients import attempt, options
+from ..kits.clients import options
 from ..kits.options import connection_of, sink_of
 from ..kits.proxy import Proxy
+from ..kits.streams import stored
+from ..kits.writing import WriteQuery, attempt
 
 PREFIX = "$KV.SPARK_LEDGER."
 
@@ -23,34 +23,15 @@ PREFIX = "$KV.SPARK_LEDGER."
 @pytest.fixture
 def query(nats_server, js, ledger, new_stream):
     """A query of its own."""
-    return Query(nats_server.url, js, new_stream())
+    return Query(js, connection_of(nats_server.url), new_stream())
 
 
-class Query:
-    """A streaming query that writes into one stream, task by task."""
+class Query(WriteQuery):
+    """One of which records and ids are looked at."""
 
-    def __init__(self, url, js, target):
-        self.js, self.target, self.name = js, target, f"made-{target}-{os.urandom(4).hex()}"
-        self.options = sink_of(connection_of(url), ledger=True)
-
-    def rows(self, count, first=0, ids=None):
-        numbers = range(first, first + count)
-        columns = {
-            "subject": pa.array([f"{self.target}.a"] * count),
-            "data": pa.array([str(number) for number in numbers]),
-        }
-        if ids is not None:
-            columns["msg_id"] = pa.array(ids, pa.string())
-        return pa.record_batch(columns)
-
-    def task(self, batch, *blocks, task=0):
-        """One task of a batch."""
-        blocks = blocks[0] if isinstance(blocks[0], Iterator) else blocks
-        name = TaskName(self.name, batch, task)
-        return attempt(self.options, blocks, name, of_query(self.name, batch))
-
-    def commit(self, batch, tasks=1):
-        Ledger(self.js).commit(self.name, batch, tasks, {})
+    def __init__(self, js, *arguments):
+        super().__init__(*arguments)
+        self.js = js
 
     def record(self, key):
         (found,) = self.js.last_messages(STREAM, [f"{PREFIX}{self.name}.{key}"])
@@ -72,9 +53,8 @@ class Query:
 def test_a_copied_id_does_not_remove_a_row_to_come(query):
     """Who stores ids of rows to come, as they were once made, removes no honest row."""
     guessed = [f"{of_query(query.name, 1).prefix}-0-{row}" for row in range(20)]
-    query.task(0, query.rows(20, 1000, guessed))
-    query.commit(0)
-    counts = query.task(1, query.rows(20))
+    query.batch([query.rows(20, 1000, msg_id=guessed)])
+    counts = query.batch([query.rows(20, 0)])
 
     assert (counts.acked, counts.duplicates) == (20, 0)
     assert [data for data, _ in query.stored()[20:]] == [b"%d" % n for n in range(20)]
@@ -82,9 +62,7 @@ def test_a_copied_id_does_not_remove_a_row_to_come(query):
 
 def test_ids_of_one_batch_say_nothing_of_the_next(query):
     """Nor of other queries."""
-    for batch in range(3):
-        query.task(batch, query.rows(5, 5 * batch))
-        query.commit(batch)
+    query.run(3)
     prefixes = {id.rpartition("-")[0] for id in query.ids()}
 
     assert len(prefixes) == 3
@@ -97,10 +75,7 @@ def test_ids_of_one_batch_say_nothing_of_the_next(query):
 
 def test_tasks_that_begin_at_one_time_make_one_secret(query):
     """Of the first tasks of a query one makes it, and all go by it."""
-    tasks = [
-        threading.Thread(target=query.task, args=(0, query.rows(3)), kwargs={"task": task})
-        for task in range(8)
-    ]
+    tasks = [threading.Thread(target=query.task, args=([query.rows(3)], task)) for task in range(8)]
     for task in tasks:
         task.start()
     for task in tasks:
@@ -113,8 +88,8 @@ def test_tasks_that_begin_at_one_time_make_one_secret(query):
 
 def test_each_attempt_makes_the_same(query):
     """What an earlier attempt has stored is found by its ids."""
-    query.task(0, query.rows(3))
-    counts = query.task(0, query.rows(6))
+    query.task([query.rows(3)])
+    counts = query.task([query.rows(6)]).written
 
     assert (counts.already_stored, counts.acked) == (3, 3)
     assert len({id.rpartition("-")[0] for id in query.ids()}) == 1
@@ -123,15 +98,16 @@ def test_each_attempt_makes_the_same(query):
 @pytest.mark.parametrize("how", ["the committed record", "a task's record"])
 def test_what_an_operator_deletes_lets_the_secret_be(query, js, how):
     """A query whose records are purged writes with the ids that it had."""
-    query.task(0, query.rows(3))
+    published = query.task([query.rows(3)])
     if how == "the committed record":
-        query.commit(0)
+        query.commit(published)
     secret = query.record("secret")
     key = "committed" if how == "the committed record" else "0.0"
     js.publish(
         f"{PREFIX}{query.name}.{key}", b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")]
     )
-    counts = query.task(0, query.rows(3))
+    query.at = 0
+    counts = query.task([query.rows(3)]).written
 
     assert query.record("secret") == secret
     assert (counts.acked, counts.duplicates) == (3, 3)
@@ -162,7 +138,7 @@ def test_a_secret_that_is_none_is_not_believed(query, js, value):
     js.publish(f"{PREFIX}{query.name}.secret", value, [expected])
 
     with pytest.raises(LedgerError, match="this is no record"):
-        query.task(0, query.rows(1))
+        query.task()
     assert query.ids() == []
 
 
@@ -170,8 +146,7 @@ def test_a_look_of_long_ago_is_made_again(query, ledger):
     """While the first rows are made the batch may be written and committed by others."""
     name = TaskName(query.name, 0, 0)
     look = ledger.look(name)
-    query.task(0, query.rows(3))
-    query.commit(0)
+    query.batch()
 
     old = replace(look, at=look.at - 10.0)
     assert ledger.begin_attempt(name, [], look=old) is None
@@ -182,9 +157,8 @@ def test_a_look_of_long_ago_is_made_again(query, ledger):
 
 def test_ids_of_the_rows_own_may_be_there(query, js):
     """That is what they are for."""
-    query.task(0, query.rows(20, ids=[f"o-{n}" for n in range(20)]))
-    query.commit(0)
-    counts = query.task(1, query.rows(20, ids=[f"o-{n}" for n in range(10, 30)]))
+    query.batch([query.rows(20, msg_id=[f"o-{n}" for n in range(20)])])
+    counts = query.batch([query.rows(20, msg_id=[f"o-{n}" for n in range(10, 30)])])
 
     assert (counts.acked, counts.duplicates) == (20, 10)
 
@@ -193,8 +167,8 @@ def test_ids_of_the_rows_own_may_be_there(query, js):
 def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_stream, both):
     """What was on a line that goes silent is sent again, and may be stored."""
     with Proxy(nats_server.port) as proxy:
-        query = Query(proxy.url, js, new_stream(allow_atomic=True))
-        query.options = sink_of(options(proxy.url), ledger=True, ack_timeout_s=0.3)
+        target = new_stream(allow_atomic=True)
+        query = WriteQuery(options(proxy.url), target, ack_timeout_s=0.3)
 
         def blocks():
             for block in range(20):
@@ -202,8 +176,9 @@ def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_str
                     proxy.hush(both)
                 yield query.rows(50, 50 * block)
 
-        counts = query.task(0, blocks())
+        counts = query.task(blocks()).written
 
     assert counts.acked == 1000
     assert both or counts.duplicates > 0
-    assert sorted(int(data) for data, _ in query.stored()) == list(range(1000))
+    found = stored(js, target).values()
+    assert sorted(int(each["data"]) for each in found) == list(range(1000))

@@ -13,8 +13,8 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
+from ..kits.ranges import reader
 from ..kits.reading import batch_reader
-from ..kits.snapshots import reader
 from ..kits.streams import fill
 
 # What tests before left open shows here, where everything is collected.

@@ -26,7 +26,7 @@ from pyspark_jetstream.subjects import (
 )
 from pyspark_jetstream.testing import find_server
 
-from ..kits.mappings import map_all
+from ..kits.encoder import map_all
 from ..kits.seeds import fresh
 from ..kits.servers import DevServer
 

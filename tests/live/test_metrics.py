@@ -5,9 +5,11 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.fetch.durable import Owner
@@ -15,7 +17,6 @@ from pyspark_jetstream.operations.metrics.readers import READERS, readers
 from pyspark_jetstream.publish.metrics import METRICS
 
 from ..kits import metrics
-from ..kits.exporter import JOB, exporter
 from ..kits.metrics import QUERY, publish, reports
 from ..kits.options import connection_of
 from ..kits.places import ROOT
@@ -24,7 +25,73 @@ from ..kits.reading import Query
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
 
-__all__ = ["exporter"]
+JOB = ["pyspark_jetstream", "metrics"]
+
+
+class Scrapes:
+    """An exporter that runs, and what it answers."""
+
+    def __init__(self, process, log):
+        self.process, self._log = process, log
+        self.url = self.wait(lambda: self._shown("serving ")).split()[-1]
+        self.wait(lambda: self._shown("following "))
+
+    @property
+    def log(self):
+        return self._log.read_text()
+
+    def _shown(self, word):
+        return next((line for line in self.log.splitlines() if word in line), "")
+
+    def wait(self, condition):
+        """Until the condition holds; what it is then."""
+
+        def holds():
+            assert self.process.poll() is None, self.log
+            return condition()
+
+        return eventually(holds, 120)
+
+    def text(self, accept="text/plain"):
+        """What Prometheus gets."""
+        with urlopen(Request(self.url, headers={"Accept": accept}), timeout=60) as answer:
+            return answer.read().decode()
+
+    def samples(self):
+        """Every value by its name and labels."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(self.text())
+            for sample in family.samples
+        }
+
+    def acked(self):
+        """PubAcks of the query that are counted."""
+        of = frozenset({"query": QUERY, "status": "success"}.items())
+        return self.samples().get(("jetstream_publish_outcomes_total", of), 0)
+
+    def wait_for(self, acked):
+        """Until so many PubAcks are."""
+        self.wait(lambda: self.acked() == acked)
+
+
+@pytest.fixture
+def exporter(tmp_path):
+    """Starts exporters; they end with the test."""
+    started = []
+
+    def start(server, *arguments):
+        log = tmp_path / f"{len(started)}.log"
+        words = ["-m", *JOB, "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
+        with log.open("wb") as err:
+            started.append(subprocess.Popen([sys.executable, *words], stderr=err))
+        return Scrapes(started[-1], log)
+
+    yield start
+    for each in started:
+        each.terminate()
+        each.wait(60)
+
 
 SUBJECT = "spark.jetstream.metrics"
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}

@@ -23,7 +23,7 @@ from pyspark_jetstream.errors import JetStreamError
 from ..kits.proxy import Proxy, info_with
 from ..kits.servers import DevServer
 from ..kits.tls import tls_server
-from .test_old_servers import INFO_2_9, RecordedServer, stream_2_9
+from .test_old_servers import INFO_2_9, STREAM_2_9, RecordedServer
 
 ERRORS = "pyspark_jetstream.errors."
 """What the line begins with that is ours, wherever Spark shows it."""
@@ -142,7 +142,7 @@ def place(certificates):
         }
         urls = {name: server.url for name, server in servers.items()}
         urls["monitoring"] = servers["plain"].monitor_url.replace("http:", "nats:")
-        old = stack.enter_context(RecordedServer(INFO_2_9, stream_2_9()))
+        old = stack.enter_context(RecordedServer(INFO_2_9, STREAM_2_9))
         urls["2.9"] = old.url
         proxy = stack.enter_context(Proxy(servers["plain"].port, info_with(version="2.13.0")))
         urls["2.13"] = proxy.url

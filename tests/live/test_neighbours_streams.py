@@ -6,50 +6,43 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
-from ..kits.layouts import LAYOUTS, MODES, Place
-from ..kits.options import BELOW, connection_of
+from ..kits.clients import serving
+from ..kits.layouts import LAYOUTS, Place
+from ..kits.options import BELOW
 from ..kits.reading import batch_reader, query
 from ..kits.shared import eventually
-from ..kits.stores import Store
 from ..kits.streams import delete_messages
 
 __all__ = ["query"]
 
 
 @pytest.fixture
-def store(tmp_path):
-    """A server of its own, whose streams can be taken back."""
-    made = Store(tmp_path)
-    yield made
-    made.server.close()
+def served():
+    """A server of its own, and its API."""
+    with serving(streams={}) as both:
+        yield both
 
 
-@pytest.fixture
-def own(store):
-    """The API of that server."""
-    client = Client(connection_of(store.server.url))
-    yield JetStream(client)
-    client.close()
+store = pytest.fixture(lambda served: served[0], name="store")
+own = pytest.fixture(lambda served: served[1], name="own")
 
 
 # ── an older store ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BELOW)
 def test_a_stream_that_was_taken_back_and_outgrew_the_checkpoint(store, own, query, layout, mode):
     """An older store that outgrew the checkpoint is data loss at each start, unless it may be."""
     place = Place(own, layout, "A")
     place.publish(60)
     store.copy()
     place.publish(40)
-    reader = query(store.server, directBelow=BELOW[mode], **place.options)
+    reader = query(store, directBelow=BELOW[mode], **place.options)
     reader.drain()
     store.take_back(*place.streams)
     since = place.publish(80)
@@ -69,7 +62,7 @@ def test_a_stream_that_was_taken_back_and_outgrew_the_checkpoint(store, own, que
 def test_a_stream_that_keeps_messages_for_us_was_taken_back(store, own, query, retention):
     """Likewise with the other retentions, whose consumers are taken back with their streams."""
     place = Place(own, "one", "A", retention=retention)
-    reader = query(store.server, **place.options)
+    reader = query(store, **place.options)
     reader.plan()
     reader.commit()  # makes the consumer
     place.publish(60)
@@ -92,7 +85,7 @@ def test_a_stream_that_ends_before_the_checkpoint(store, own, query):
     place.publish(6)
     store.copy()
     place.publish(4)
-    reader = query(store.server, **place.options)
+    reader = query(store, **place.options)
     reader.drain()
     store.take_back("A")
     reader.restart()
@@ -110,7 +103,7 @@ def test_a_recorded_batch_of_a_stream_that_was_taken_back(store, own, query):
     """A batch in the write-ahead log is not run with other messages than it was planned with."""
     place = Place(own, "one", "A")
     place.publish(60)
-    reader = query(store.server, maxRecordsPerTrigger=50, **place.options)
+    reader = query(store, maxRecordsPerTrigger=50, **place.options)
     assert reader.step() == 50
     store.copy()
     place.publish(40)
@@ -126,7 +119,7 @@ def test_a_leader_that_does_not_yet_say_all_that_was_read(store, own, query, mon
     """A new leader that says for a moment that its stream is shorter is asked again."""
     place = Place(own, "filtered", "A")
     place.publish(60)
-    reader = query(store.server, **place.options)
+    reader = query(store, **place.options)
     reader.drain()
     place.publish(40)
     look, told = survey.Survey.look, []
@@ -161,13 +154,13 @@ LEAVE = {
 def test_a_server_that_only_restarts_is_no_alarm(store, own, query, config, change, restart):
     """Limits, deletes and purges of what was read take nothing from a query, restart or not."""
     place = Place(own, "one", "A", **config)
-    reader = query(store.server, **place.options)
+    reader = query(store, **place.options)
     place.publish(20)
     reader.drain()
     change(own)
     for _ in range(2):
-        getattr(store.server, restart)()
-        store.server.restart()
+        getattr(store, restart)()
+        store.restart()
         before = len(reader.rows)
         place.publish(2)
         reader.drain()
@@ -183,7 +176,7 @@ def test_what_leaves_behind_the_plan_is_told(store, own, query, layout, batch):
     """Messages that leave between the plan of a batch, or of its replay, and its tasks are loss."""
     place = Place(own, layout, "A", max_msgs=20)
     place.publish(20)
-    reader = query(store.server, **place.options, directBelow=0 if batch == "uncounted" else 5000)
+    reader = query(store, **place.options, directBelow=0 if batch == "uncounted" else 5000)
     if batch != "first":
         reader.step()
         place.publish(20)
@@ -206,7 +199,7 @@ def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
     """The last look finds no stream, and that takes nothing from the rows."""
     place = Place(own, layout, "A")
     place.publish(1_000)
-    reader = batch_reader(store.server, JetStreamRangeReader, **place.options)
+    reader = batch_reader(store, JetStreamRangeReader, **place.options)
     reads = [reader.read(task) for task in reader.partitions()]
     rows = sum(next(read).num_rows for read in reads)
     place.remove()
@@ -223,7 +216,7 @@ def test_a_stream_that_is_deleted_when_all_of_it_is_read(own, store, layout):
 def test_what_our_own_acks_remove_is_no_loss(own, store, query, layout, retention):
     """What a query has read leaves such streams, and is no loss over batches and restarts."""
     place = Place(own, layout, "A", retention=retention)
-    reader = query(store.server, maxRecordsPerTrigger=30, **place.options)
+    reader = query(store, maxRecordsPerTrigger=30, **place.options)
     reader.plan()
     reader.commit()
     for _ in range(4):

@@ -1,8 +1,6 @@
 """Servers that are too old: what is missing and since when, never a wrong answer or a wait."""
 
 import json
-import socket
-from collections.abc import Callable, Mapping
 
 import pytest
 from pyspark.sql.types import StringType, StructType
@@ -19,12 +17,6 @@ from pyspark_jetstream.options import parse_sink
 from ..kits.messages import hmsg, msg
 from ..kits.model import parse
 from ..kits.proxy import Peer, Proxy, info_with
-
-Frame = tuple[bytes, bytes]
-"""Header block, which may be empty, and payload."""
-
-Answer = Callable[[bytes], list[Frame]]
-"""What a request with this payload gets."""
 
 INFO_2_9: dict[str, object] = {
     "server_id": "NBGS", "server_name": "NBGS", "version": "2.9.25", "proto": 1, "go": "go1.20.12",
@@ -46,47 +38,39 @@ STREAM_INFO_2_9 = (
 )
 """Its answer to STREAM.INFO: no `ts`."""
 
-FIRST_2_9: Frame = (
+FIRST_2_9 = (
     b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: S.0\r\nNats-Sequence: 1\r\n"
     b"Nats-Time-Stamp: 2026-11-22T05:37:58.680382941Z\r\n\r\n",
     b"x0",
 )
 """Its whole answer to a direct get of `{"batch": 3, "seq": 1}`: one message, and no count."""
 
-EMPTY_2_9: Frame = (b"NATS/1.0 408 Empty Request\r\n\r\n", b"")
+EMPTY_2_9 = (b"NATS/1.0 408 Empty Request\r\n\r\n", b"")
 """Its answer where only fields are given that it does not know, as `multi_last`."""
 
 
-def direct_get_2_9(payload: bytes) -> list[Frame]:
+def direct_get_2_9(payload: bytes) -> list[tuple[bytes, bytes]]:
     """As it answers a direct get: fields that it does not know are none."""
     known = {"seq", "last_by_subj", "next_by_subj"} & json.loads(payload or b"{}").keys()
     return [FIRST_2_9 if known else EMPTY_2_9]
 
 
-def stream_2_9() -> dict[str, Answer]:
-    """What it says of its stream S, by the subjects of the API."""
-    api = "$JS.API"
-    return {
-        f"{api}.STREAM.NAMES": lambda _: [(b"", b'{"total":1,"streams":["S"]}')],
-        f"{api}.STREAM.INFO.S": lambda _: [(b"", STREAM_INFO_2_9)],
-        f"{api}.DIRECT.GET.S": direct_get_2_9,
-    }
+STREAM_2_9 = {
+    "$JS.API.STREAM.NAMES": lambda _: [(b"", b'{"total":1,"streams":["S"]}')],
+    "$JS.API.STREAM.INFO.S": lambda _: [(b"", STREAM_INFO_2_9)],
+    "$JS.API.DIRECT.GET.S": direct_get_2_9,
+}
+"""What it says of its stream S, by the subjects of the API."""
 
 
 class RecordedServer(Peer):
-    """
-    Speaks as much of the protocol as one client needs.
+    """Speaks as much of the protocol as one client needs; `answers` has headers and data."""
 
-    Args:
-        info: of its INFO line.
-        answers: by subject; what is published elsewhere is answered by nobody.
-    """
-
-    def __init__(self, info: Mapping[str, object], answers: Mapping[str, Answer]) -> None:
+    def __init__(self, info, answers):
         super().__init__(self._speak)
         self.info, self.answers = info, answers
 
-    def _speak(self, client: socket.socket, _: object) -> None:
+    def _speak(self, client, _):
         sids: dict[bytes, int] = {}
         with client.makefile("rb") as lines:
             client.sendall(b"INFO %s\r\n" % json.dumps(self.info).encode())
@@ -111,14 +95,14 @@ ROWS = StructType().add("subject", StringType()).add("data", StringType())
 @pytest.fixture
 def old():
     """nats-server 2.9.25, as far as it was recorded."""
-    with RecordedServer(INFO_2_9, stream_2_9()) as server:
+    with RecordedServer(INFO_2_9, STREAM_2_9) as server:
         yield server
 
 
 @pytest.fixture
 def mixed():
     """A cluster: the server we are connected to is new, the one that has the stream is old."""
-    with RecordedServer(INFO_2_9 | {"version": "2.15.1"}, stream_2_9()) as server:
+    with RecordedServer(INFO_2_9 | {"version": "2.15.1"}, STREAM_2_9) as server:
         yield server
 
 

@@ -7,13 +7,10 @@ import time
 from contextlib import closing
 from itertools import count
 
-import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client import connection as connections
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, WriterFencedError
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Active,
@@ -23,64 +20,42 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     understand,
 )
 from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.write.exactlyonce.ids import TaskName, of_query
-from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.watch import Watch
 
-from ..kits.clients import attempt
-from ..kits.options import connection_of, rules_of, sink_of
+from ..kits import streams
+from ..kits.clients import close_idle
+from ..kits.options import connection_of, rules_of
 from ..kits.seeds import fresh
-from .test_publisher import stored
+from ..kits.writing import WriteQuery
 
-QUERIES = count()
+CONTROLS = count()
 
 
-class Query:
-    """A streaming query without Spark: its batches, each of one task, and their commits."""
+class Query(WriteQuery):
+    """One that knows what it has written."""
 
-    def __init__(self, server, stream, **changes):
-        self.id = f"query{next(QUERIES)}"
-        self.stream = stream
-        self.options = sink_of(
-            connection_of(server.url),
-            ledger=True,
-            rules=rules_of(throttle_max_wait_s=60.0),
-            **changes,
-        )
-        self.batch = 0
-        self.rows: dict[str, list[str]] = {}
-        self.client = Client(self.options.connection)
-        self.js = JetStream(self.client)
-        Ledger(self.js).ensure()
+    def __init__(self, server, js, stream, **changes):
+        rules = rules_of(throttle_max_wait_s=60.0)
+        super().__init__(connection_of(server.url), stream, rules=rules, **changes)
+        self.js, self.count = js, 0
 
-    def made(self, *subjects, rows=20):
-        """The rows of the next batch, on these subjects in turn."""
-        data = []
-        for number in range(rows):
-            subject = f"{self.stream}.{subjects[number % len(subjects)]}"
-            of = self.rows.setdefault(subject, [])
-            of.append(str(len(of)))
-            data.append((subject, of[-1]))
-        names, values = zip(*data, strict=True)
-        return pa.record_batch({"subject": pa.array(names), "data": pa.array(values)})
+    def made(self, count, size=1000):
+        """The next batch of so many rows, in blocks of this size."""
+        rows = self.rows(count, self.count)
+        self.count += count
+        return [rows.slice(at, size) for at in range(0, count, size)]
 
-    def write(self, batch, size=1000):
-        """One attempt of the task."""
-        blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
-        name, ids = TaskName(self.id, self.batch, 0), of_query(self.id, self.batch)
-        return attempt(self.options, blocks, name, ids)
-
-    def commit(self):
-        """The driver's commit."""
-        Ledger(self.js).commit(self.id, self.batch, 1, {})
-        self.batch += 1
+    def stored(self):
+        """By subject, in order."""
+        found: dict[str, list[int]] = {}
+        for each in streams.stored(self.js, self.target).values():
+            found.setdefault(each["subject"], []).append(int(each["data"]))
+        return found
 
     def check(self):
         """Everything is stored, once and in the order of its subject."""
-        found: dict[str, list[str]] = {}
-        for subject, data in stored(self.js, self.stream):
-            found.setdefault(subject, []).append(data.decode())
-        assert found == self.rows
+        lanes = (range(lane, self.count, 7) for lane in range(min(7, self.count)))
+        assert sorted(self.stored().values()) == [[*lane] for lane in lanes]
 
 
 class Whims(threading.Thread):
@@ -137,19 +112,13 @@ class Whims(threading.Thread):
 
 
 @pytest.fixture
-def query(nats_server, js, new_stream):
-    made = []
-
+def query(nats_server, js, ledger, new_stream):
     def make(control, window_s, **options):
-        name = new_stream(allow_direct=True, duplicate_window=round(window_s * 1e9))
-        made.append(Query(nats_server, name, throttle_subject=control, **options))
-        return made[-1]
+        name = new_stream(duplicate_window=round(window_s * 1e9))
+        return Query(nats_server, js, name, throttle_subject=control, **options)
 
     yield make
-    for each in made:
-        each.client.close()
-    while connections._idle.clients:
-        connections._idle.clients.popitem()[1].close()
+    close_idle()
 
 
 class Killed(BaseException):
@@ -204,8 +173,7 @@ class Zombie(threading.Thread):
         except JetStreamError as error:
             self.error = error
         finally:
-            for client in connections._idle.clients.values():
-                client.close()
+            close_idle()
 
     def end(self):
         self.go_on.set()
@@ -220,11 +188,10 @@ def test_any_pauses_and_kills(query, nats_server, fate, seed):
     """Whoever is paused, killed, or goes on: each row once, each subject in order."""
     chance = random.Random(seed)
     window_s = chance.choice((120.0, 4.0))
-    control = f"control{next(QUERIES)}"
+    control = f"control{next(CONTROLS)}"
     one = query(control, window_s, ack_timeout_s=1.5)
-    names = "abcd"
     zombies: list[Zombie] = []
-    whims = Whims(nats_server, control, [f"{one.stream}.{name}" for name in names], seed)
+    whims = Whims(nats_server, control, [f"{one.target}.{lane}" for lane in range(4)], seed)
 
     def tried(work):
         """As often as it takes; some attempts are killed, some come back later."""
@@ -246,12 +213,11 @@ def test_any_pauses_and_kills(query, nats_server, fate, seed):
                 time.sleep(window_s)
 
     for _ in range(12):
-        batch = one.made(*names, rows=chance.choice((4, 40, 200)))
-        size = chance.choice((3, 1000))
-        tried(lambda batch=batch, size=size: one.write(batch, size=size))
+        blocks = one.made(chance.choice((4, 40, 200)), chance.choice((3, 1000)))
+        published = tried(lambda blocks=blocks: one.task(blocks))
         if zombies and chance.random() < 0.3:
             zombies.pop(chance.randrange(len(zombies))).end()
-        one.commit()
+        one.commit(published)
         if zombies and chance.random() < 0.3:
             zombies.pop(chance.randrange(len(zombies))).end()
     whims.end()
@@ -265,20 +231,19 @@ def test_any_pauses_and_kills(query, nats_server, fate, seed):
 def test_what_a_frozen_attempt_has_not_sent_stays(query, nats_server, fate, monkeypatch):
     """Thawed when another has stored its rows and the ids are forgotten, it sends none."""
     monkeypatch.setattr(publisher, "_LONGEST_WAIT_S", 0.1)
-    control = f"control{next(QUERIES)}"
+    control = f"control{next(CONTROLS)}"
     one = query(control, 2.0, ack_timeout_s=0.5)
-    batch = one.made("a", "b", rows=4)
+    blocks = one.made(4)
     with closing(Client(connection_of(nats_server.url))) as silent:
         silent.connection.subscribe(f"{control}.active")
         silent.connection.ping(60.0)
-        first = Zombie(fate, 5, lambda: one.write(batch))
+        first = Zombie(fate, 5, lambda: one.task(blocks))
         first.start()
         assert first.stands.wait(60)
-        unsent = stored(one.js, one.stream)
-        one.write(batch)
-        one.commit()
+        unsent = one.stored()
+        one.batch(blocks)
         time.sleep(2.5)
         first.end()
 
-    assert unsent == []
+    assert unsent == {}
     one.check()

@@ -2,16 +2,18 @@
 
 import json
 import time
+from contextlib import closing
 
 import pytest
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 
 from ..kits.options import connection_of, sink_of
-from ..kits.pins import Puller
+from ..kits.pins import pull
 from ..kits.programs import main
 from ..kits.reading import Query
 from ..kits.shared import eventually
@@ -73,14 +75,13 @@ def test_ops_takes_a_pin_away(guarded, admin, ops):
     admin.create_consumer(
         "FLIGHTS", {"durable_name": "c-0", "name": "c-0", "ack_policy": "none", **PIN}
     )
-    holder = Puller(guarded[0], "FLIGHTS", "c-0", **login("reader"))
-    holder.pull()
-    holder.next()
-    status, out, err = ops("unpin", "--stream", "FLIGHTS", "--consumer", "c")
-    holder.close()
+    with closing(Client(connection_of(guarded[0].url, **login("reader")))) as holder:
+        pull(holder.connection, "FLIGHTS", "c-0")
+        got = holder.connection.next_frame(time.monotonic() + 60)
+        status, out, err = ops("unpin", "--stream", "FLIGHTS", "--consumer", "c")
 
     assert (status, err) == (0, "")
-    assert holder.pin in out
+    assert dict(wire.parse_headers(got.headers))["Nats-Pin-Id"] in out
 
 
 def test_ops_throttles(guarded, admin, ops):

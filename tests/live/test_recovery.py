@@ -13,9 +13,10 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.streams import FoundStream
 
-from ..kits.clients import attempt, serving
+from ..kits.clients import serving
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
+from ..kits.writing import attempt
 from .test_strangers import hpub
 from .test_throttle import Operator
 from .test_writes import KilledError

@@ -4,6 +4,7 @@ import json
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,8 @@ from pyspark_jetstream.values import Secret
 
 from ..kits import clients, streams
 from ..kits.clients import serving
-from ..kits.pins import Puller, QueryProcess, apart
+from ..kits.options import connection_of
+from ..kits.pins import QueryProcess, apart, pull
 from ..kits.proxy import Proxy
 from ..kits.reading import Query, query
 from ..kits.servers import DevCluster
@@ -215,17 +217,16 @@ def test_a_client_that_pulls_by_hand_is_unpinned(nats_server, js, new_stream, pu
     stream = new_stream(retention="workqueue")
     one = query(stream=stream, **SOON)
     one.batch()
-    stranger = Puller(nats_server, stream, "c-0")
     hears = js.client.connection
-    sid = hears.subscribe(stranger.subject)
+    sid = hears.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c-0")
     hears.ping(60.0)
-    stranger.pull()
-    while answer(hears, sid).reply.decode() != stranger.inbox:
-        pass
-    answer(hears, sid)  # the driver pulls anew, behind it
-    publish([(f"{stream}.a", b"x")] * 3)
-    rows = eventually(one.batch)
-    stranger.close()
+    with closing(Client(connection_of(nats_server.url))) as stranger:
+        inbox = pull(stranger.connection, stream, "c-0")
+        while answer(hears, sid).reply.decode() != inbox:
+            pass
+        answer(hears, sid)  # the driver pulls anew, behind it
+        publish([(f"{stream}.a", b"x")] * 3)
+        rows = eventually(one.batch)
 
     assert rows == [1, 2, 3]
 

@@ -8,55 +8,47 @@ import time
 from contextlib import closing
 from threading import Event, Thread
 
-import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import JetStreamError, PublishError
-from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
-from ..kits.accounts import reload
-from ..kits.clients import attempt
-from ..kits.options import sink_of
+from ..kits.clients import close_idle
 from ..kits.reading import Query
 from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
 from ..kits.streams import create
+from ..kits.writing import WriteQuery
 
 STREAM = {"name": "S", "subjects": ["S.>"], "allow_direct": True}
 LAME = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"'
 """The shortest that a server takes; it ends when the last client has gone."""
 
 
-class Writer:
-    """Exactly-once tasks, one after another, each of 40 rows."""
+class Writer(WriteQuery):
+    """Batches of 40 rows."""
 
     def __init__(self, login, replicas=1):
-        self.rows: list[bytes] = []
-        """All that were written."""
-        self._connection = parse_connection(login)
-        with closing(Client(self._connection)) as client:
+        connection = parse_connection(login)
+        super().__init__(connection, "S", publish_timeout_s=100.0, ack_timeout_s=2.0)
+        self.written: list[bytes] = []
+        with closing(Client(connection)) as client:
             create(JetStream(client), STREAM | {"num_replicas": replicas})
             Ledger(JetStream(client)).ensure()
 
     def write(self, size=10):
-        batch = len(self.rows) // 40
-        rows = [b"%d-%d" % (batch, i) for i in range(40)]
-        block = pa.record_batch(
-            {"subject": [f"S.{i % 4}" for i in range(40)], "data": [r.ljust(size) for r in rows]}
-        )
-        timeouts = {"publish_timeout_s": 100.0, "ack_timeout_s": 2.0}
-        options = sink_of(self._connection, ledger=True, **timeouts)
-        found = attempt(options, [block], TaskName("w", batch, 0), Ids(f"w{batch}"))
+        rows = [b"%d" % n for n in range(40 * self.at, 40 * self.at + 40)]
+        found = self.batch([self.rows(40, data=[row.ljust(size) for row in rows])])
         assert found.acked + found.already_stored == 40
-        self.rows += rows
+        self.written += rows
 
     def until(self, over):
-        while not over.is_set() or len(self.rows) < 200:
+        while not over.is_set() or len(self.written) < 200:
             self.write()
+        close_idle()
 
 
 def lame(server):
@@ -87,10 +79,10 @@ def test_all_servers_leave_one_after_another(leave):
         query.drain()
         query.restart()
         query.drain()
-        query.reader.stop()
+        query.stop()
 
-    assert len(writer.rows) >= 200
-    assert [data.strip() for data in query.data] == writer.rows
+    assert len(writer.written) >= 200
+    assert [data.strip() for data in query.data] == writer.written
 
 
 @pytest.fixture
@@ -105,25 +97,25 @@ def place():
         writer.write(9000)
         query.drain()
         yield server, query, writer
-        query.reader.stop()
+        query.stop()
 
 
 def test_a_lower_max_payload(place):
     """What is stored is read all the same; a row that is too large now is named, with the limit."""
     server, query, writer = place
-    reload(server, "max_payload: 1000000", "max_payload: 5000")
+    server.reload("max_payload: 1000000", "max_payload: 5000")
     writer.write(1000)
     with pytest.raises(PublishError, match=r"(?i)max(_|imum )payload"):
         writer.write(9000)
     query.drain()
-    reload(server, "max_payload: 5000", "max_payload: 1000000")
+    server.reload("max_payload: 5000", "max_payload: 1000000")
     writer.write(9000)
     query.drain()
     again = Query(server, **query.options)
     again.drain()
-    again.reader.stop()
+    again.stop()
 
-    assert [data.strip() for data in query.data] == writer.rows
+    assert [data.strip() for data in query.data] == writer.written
     assert again.data == query.data
 
 
@@ -131,19 +123,19 @@ def test_a_lower_max_payload(place):
 def test_permissions_that_go_and_come_back(place, denied):
     """Who needs them is told the subject; from then on each row is written and read once."""
     server, query, writer = place
-    writes, about = denied == '"S.>"', "S.0" if denied == '"S.>"' else "DIRECT.GET.S"
+    writes, about = denied == '"S.>"', r"S\.\d" if denied == '"S.>"' else "DIRECT.GET.S"
     attempt = writer.write if writes else query.drain
     if not writes:
         writer.write()
-    reload(server, r"deny: \[none\]", f"deny: [{denied}]")
+    server.reload(r"deny: \[none\]", f"deny: [{denied}]")
     with pytest.raises(JetStreamError, match=f"(?i)permissions violation.*{about}"):
         attempt()
-    reload(server, r"deny: \[.*?\]", "deny: [none]")
+    server.reload(r"deny: \[.*?\]", "deny: [none]")
     query.restart()
     writer.write()
     query.drain()
 
-    assert [data.strip() for data in query.data] == writer.rows
+    assert [data.strip() for data in query.data] == writer.written
 
 
 def test_a_login_while_a_server_reloads(place):
@@ -154,7 +146,7 @@ def test_a_login_while_a_server_reloads(place):
 
     def reloads():
         for sizes in [(1000000, 5000), (5000, 1000000)] * 5:
-            reload(server, *(f"max_payload: {size}" for size in sizes))
+            server.reload(*(f"max_payload: {size}" for size in sizes))
             time.sleep(0.5)  # else the next one may refuse each further try
         over.set()
 

@@ -13,10 +13,10 @@ from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, St
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.readstream import rangedriver
 
+from ..kits.layouts import tenants
 from ..kits.reading import query
 from ..kits.seeds import fresh
 from ..kits.streams import delete_messages
-from ..kits.tenants import tenants
 
 __all__ = ["query", "tenants"]
 

@@ -8,8 +8,8 @@ from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
+from ..kits.layouts import tenants
 from ..kits.reading import batch_reader, rows_of
-from ..kits.tenants import tenants
 
 __all__ = ["tenants"]
 

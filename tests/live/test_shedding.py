@@ -13,8 +13,8 @@ from pyspark_jetstream.publish.settings import SinkOptions
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
-from ..kits.clients import attempt
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
+from ..kits.writing import attempt
 from .test_publisher import stored
 
 SHEDDABLE = frozenset({Priority.NORMAL, Priority.NON_CRITICAL})

@@ -9,10 +9,10 @@ import pytest
 from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshot
 
+from ..kits.ranges import as_dict, reader, reduced
 from ..kits.reading import rows_of as rows
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
-from ..kits.snapshots import as_dict, reader, reduced
 from ..kits.streams import fill, stored
 
 SEEDS = [1, 2, 3, *fresh(__name__)]

@@ -9,8 +9,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshot, snapshotread
 
+from ..kits.ranges import as_dict, reader, reduced
 from ..kits.reading import rows_of as rows
-from ..kits.snapshots import as_dict, reader, reduced
 from ..kits.streams import delete_messages, fill, stored
 
 

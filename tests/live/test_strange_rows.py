@@ -23,9 +23,10 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.streams import Streams
 
-from ..kits.clients import attempt, serving
+from ..kits.clients import serving
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
+from ..kits.writing import attempt
 from .test_publisher import stored
 from .test_serverheaders import copy, read_directly, stored_raw
 from .test_strangers import hpub

@@ -17,10 +17,10 @@ from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 
 from ..kits.encoder import LISTS, plain_builder
 from ..kits.messages import ODD, SOUND
+from ..kits.ranges import reader as snapshot
 from ..kits.ranges import reading
 from ..kits.reading import jobs as query
 from ..kits.reading import rows_of as snapshot_rows
-from ..kits.snapshots import reader as snapshot
 from ..kits.streams import answer, delete_messages, stored
 
 __all__ = ["query"]

@@ -7,75 +7,33 @@ A server that lost what it had acknowledged is played by an older copy of its st
 import re
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
 
-from pyspark_jetstream.client.connection import Client, Connection
+from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.client.info import StoredMessage
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import PublishError, TargetChangedError
 from pyspark_jetstream.write import streams
-from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName, of_query
+from pyspark_jetstream.write.exactlyonce.ids import TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import Committed, committed_of
-from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.streams import FoundStream
-from pyspark_jetstream.write.task import TaskReport
 
-from ..kits.clients import attempt
-from ..kits.options import connection_of, sink_of
+from ..kits.clients import serving
+from ..kits.options import connection_of
 from ..kits.shared import eventually
-from ..kits.stores import Store
 from ..kits.streams import delete_messages, stored
+from ..kits.writing import WriteQuery
 
-SCHEMA = StructType().add("subject", "string").add("data", "string")
 SIZE = 100
 """Rows of a batch."""
 
 
-class Query:
-    """A streaming query's write, batch by batch, as Spark calls it."""
+class Place:
+    """A server with a target and a ledger, and its client."""
 
-    def __init__(self, url, target="T", write="q", **options):
-        self.options = sink_of(connection_of(url), ledger=True, **options)
-        self.target, self.write, self.at = target, write, 0
-
-    def rows(self, batch):
-        numbers = range(batch * SIZE, (batch + 1) * SIZE)
-        return pa.record_batch({
-            "subject": pa.array([f"{self.target}.{n % 7}" for n in numbers]),
-            "data": pa.array([str(n) for n in numbers]),
-        })  # fmt: skip
-
-    def task(self, batch):
-        """The one task of a batch: what it has written, None if it was written before."""
-        name, report = TaskName(self.write, batch, 0), TaskReport()
-        ids = of_query(self.write, batch)
-        written = attempt(self.options, [self.rows(batch)], name, ids, report)
-        return Published(self.write, written, streams=tuple(report.seen))
-
-    def batch(self, batch):
-        """A batch and its commit."""
-        published = self.task(batch)
-        JetStreamStreamWriter(self.options, SCHEMA).commit([published], batch)
-        self.at = batch + 1
-        return published.written
-
-    def run(self, until):
-        """Batches up to this one."""
-        while self.at < until:
-            self.batch(self.at)
-
-
-class Place(Store):
-    """A server whose streams can be taken back to a copy, with a target and a ledger."""
-
-    def __init__(self, home):
-        super().__init__(home)
-        self.client = Client(connection_of(self.server.url))
-        self.js = JetStream(self.client)
-        self.js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
+    def __init__(self, server, js):
+        self.server, self.js = server, js
+        self.copy, self.take_back = server.copy, server.take_back
         Ledger(self.js).ensure()
 
     def data(self, stream="T"):
@@ -93,19 +51,17 @@ class Place(Store):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(monkeypatch):
     """A server of its own, with a stream T and a ledger; a loss is believed soon."""
     monkeypatch.setattr(streams, "SETTLES_S", 0.2)
-    made = Place(tmp_path)
-    yield made
-    made.client.close()
-    made.server.close()
+    with serving(streams={"T": {}}) as own:
+        yield Place(*own)
 
 
 @pytest.fixture
 def query(place):
     """A query of which two batches were committed, then copied, then two more committed."""
-    query = Query(place.server.url)
+    query = WriteQuery(connection_of(place.server.url), "T", "q")
     query.run(2)
     place.copy()
     query.run(4)
@@ -130,7 +86,7 @@ def test_what_was_taken_back_is_named(place, query, streams, message):
     before = place.data()
 
     with pytest.raises(PublishError, match=message) as caught:
-        query.batch(4)
+        query.batch()
     assert place.data() == before
     assert not place.js.subject_counts(STREAM, ["$KV.SPARK_LEDGER.q.4.*"])[1]
 
@@ -143,21 +99,20 @@ def test_what_was_taken_back_is_named(place, query, streams, message):
 @pytest.mark.parametrize("others", [0, SIZE - 1])
 def test_a_target_that_is_taken_back_amid_a_batch(place, streams, others):
     """The commit says so; when the operator has obeyed, the batch is written."""
-    query = Query(place.server.url)
+    query = WriteQuery(connection_of(place.server.url), "T", "q")
     query.run(2)
     place.copy()
-    published = query.task(2)
+    published = query.task()
     place.take_back(*streams)
     for _ in range(others):
         place.js.publish("T.x", b"-1", [])
-    commit = JetStreamStreamWriter(query.options, SCHEMA).commit
 
     with pytest.raises(
         TargetChangedError, match=f"it ended at sequence 300, and ends at {200 + others}"
     ) as one:
-        commit([published], 2)
+        query.commit(published)
     place.obey(one.value)
-    assert query.batch(2).acked == SIZE
+    assert query.batch().acked == SIZE
     assert [n for n in place.data() if n >= 0] == list(range(3 * SIZE))
 
 
@@ -165,17 +120,11 @@ def test_a_stream_that_a_later_block_of_rows_goes_to(place, query):
     """A stream is looked at before the first row goes there, not only at the task's beginning."""
     place.js.create_stream({"name": "U", "subjects": ["U.>"]})
     place.take_back("T")
-    name = TaskName("q", 4, 0)
-    batches = [replace_target(query.rows(4), "U"), query.rows(4)]
+    batches = [query.rows(subject=[f"U.{i}" for i in range(SIZE)]), query.rows()]
 
     with pytest.raises(TargetChangedError, match="it ended at sequence 400, and ends at 200"):
-        attempt(query.options, batches, name, Ids("p"))
+        query.task(batches)
     assert place.js.stream_info("T").last_seq == 200
-
-
-def replace_target(rows, stream):
-    subjects = [f"{stream}.{i}" for i in range(rows.num_rows)]
-    return rows.set_column(0, "subject", pa.array(subjects))
 
 
 # ── what is no loss ──────────────────────────────────────────────────────────────────────────
@@ -217,8 +166,9 @@ def test_what_leaves_as_it_should_is_no_loss(place):
     for i, (change, config) in enumerate(LEAVE.values()):
         name = f"L{i}"
         place.js.create_stream({"name": name, "subjects": [f"{name}.>"], **config})
-        query = Query(place.server.url, name, f"l{i}", ack_timeout_s=1.0, publish_timeout_s=10.0)
-        query.batch(0)
+        timeouts = {"ack_timeout_s": 1.0, "publish_timeout_s": 10.0}
+        query = WriteQuery(connection_of(place.server.url), name, **timeouts)
+        query.batch()
         queries.append((query, change))
     for restart in (None, place.server.stop, place.server.kill):
         for query, change in queries:
@@ -227,7 +177,7 @@ def test_what_leaves_as_it_should_is_no_loss(place):
             restart()
             place.server.restart()
         for query, _ in queries:
-            assert query.batch(query.at).acked == SIZE
+            assert query.batch().acked == SIZE
 
 
 def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
@@ -248,7 +198,7 @@ def test_a_stream_made_anew_is_told_once(place, query):
     with pytest.raises(
         TargetChangedError, match="made anew at .*; rows that were stored"
     ) as caught:
-        query.batch(4)
+        query.batch()
     assert place.data() == []
     place.obey(caught.value)
     query.run(6)
@@ -269,7 +219,7 @@ def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
         return ask(self, requests, *more)
 
     monkeypatch.setattr(Connection, "requests", counting)
-    published = query.task(4)
+    published = query.task()
     assert sorted(asked) == [
         "$JS.API.STREAM.INFO.T",
         # committed, the task's, the mapping, the secret, all at one time; the last look at two
@@ -279,7 +229,7 @@ def test_the_look_costs_a_request_a_batch(place, query, monkeypatch):
     ]
     assert sorted(trips) == [1, 1, 1, 2, 4]
     asked.clear()
-    JetStreamStreamWriter(query.options, SCHEMA).commit([published], 4)
+    query.commit(published)
     assert sorted(asked) == [
         "$JS.API.STREAM.INFO.KV_SPARK_LEDGER",
         "$JS.API.STREAM.INFO.T",

@@ -13,9 +13,9 @@ from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.task import TaskReport
 
-from ..kits.clients import attempt
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
+from ..kits.writing import attempt
 
 ROWS = StructType().add("subject", "string").add("data", "string")
 COUNT = 1200

@@ -29,11 +29,11 @@ from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
-from ..kits.clients import attempt
 from ..kits.encoder import plain_builder
 from ..kits.options import changed, connection_of, sink_of, targets_of
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
+from ..kits.writing import attempt
 from .test_publisher import stored
 
 CONTROL = "spark.jetstream.throttle"

@@ -25,10 +25,10 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, TaskName
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.task import TaskReport
 
-from ..kits.clients import attempt
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
 from ..kits.streams import update_stream
+from ..kits.writing import attempt
 from .test_publisher import stored
 
 FAST = {"ack_timeout_s": 1.0, "publish_timeout_s": 10.0}

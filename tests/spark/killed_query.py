@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.tasks.rows import TaskRows
-from tests.kits.drivers import note_pids, session
+from tests.kits.drivers import session
 
 HOME = Path(os.environ["FAULT_HOME"])
 FAULT = os.environ.get("FAULT", "")
@@ -96,7 +96,9 @@ def main(options: dict[str, str]) -> None:
     from pyspark.sql import DataFrame
 
     spark = session()
-    note_pids(spark, HOME)
+    jvm = spark._jvm
+    assert jvm is not None
+    (HOME / "pids").write_text(f"{os.getpid()} {jvm.ProcessHandle.current().pid()}")
     spark.dataSource.register(DyingDataSource)
 
     def keep(batch: DataFrame, batch_id: int) -> None:

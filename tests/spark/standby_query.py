@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.kits.drivers import session, until_told
+from tests.kits.drivers import session
 
 
 def main(home: Path, name: str, options: dict[str, str]) -> None:
@@ -38,7 +38,13 @@ def main(home: Path, name: str, options: dict[str, str]) -> None:
         .option("checkpointLocation", str(home / f"checkpoint-{name}"))
         .start()
     )
-    until_told(spark, query, home / name)
+    while query.isActive and not (home / name / "stop").exists():
+        time.sleep(0.1)
+    error = query.exception()
+    query.stop()
+    spark.stop()
+    if error is not None:
+        raise error
 
 
 if __name__ == "__main__":

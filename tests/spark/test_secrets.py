@@ -23,7 +23,7 @@ from pyspark_jetstream.operations.metrics.exporter import families
 from pyspark_jetstream.operations.metrics.reports import Reports
 from pyspark_jetstream.publish.metrics import MetricsReport
 
-from ..kits.logins import drawn, keys, operator_mode
+from ..kits.logins import keys, operator_mode
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
 from ..kits.tls import make_certificates, tls_server
@@ -63,7 +63,8 @@ def scene(tmp_path):
     one = Scene(inputs)
     _, seed, public = keys(nkeys.PREFIX_BYTE_USER)
     mode = operator_mode()
-    one.secrets = {kind: drawn(kind) for kind in ("password", "token", "wrong", "url")}
+    kinds = "password", "token", "wrong", "url"
+    one.secrets = {kind: f"s3cr3t-{kind}-{os.urandom(12).hex()}" for kind in kinds}
     one.secrets |= {"nkey": seed, "creds seed": mode.seed, "creds jwt": mode.jwt}
     make_certificates(inputs)
     key = (inputs / "client.key").read_text()

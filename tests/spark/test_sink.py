@@ -17,7 +17,7 @@ from pyspark_jetstream.write.sink import (
     Published,
 )
 
-from ..kits.mappings import map_one
+from ..kits.encoder import map_one
 
 ROWS = StructType().add("subject", StringType()).add("data", BinaryType())
 

@@ -14,7 +14,7 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.pace import appetite_of
 
 from ...kits.messages import Message
-from ...kits.model import line
+from ...kits.model import Line
 from ...kits.options import connection_of
 
 
@@ -33,7 +33,7 @@ from ...kits.options import connection_of
 def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
     """An answer of which replies were lost is asked for again."""
     messages = [Message(sequence, f"s.{sequence}") for sequence in (3, 5, 6, 9, 12)]
-    server, losses = line(messages, random.Random(1)), iter([lost])
+    server, losses = Line(messages, random.Random(1)), iter([lost])
 
     def spoil(frames):
         gone = frames[next(losses, slice(0))]
@@ -50,7 +50,7 @@ def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
 
 def test_batches_that_come_whole_ask_for_more_again():
     """Every batch that comes whole counts towards the size before one broke off."""
-    server = line([Message(1)], random.Random(1))
+    server = Line([Message(1)], random.Random(1))
     calls, appetite = DirectCalls(server, "S"), appetite_of(server.options)
     appetite.shrink()
     for _ in range(100):
@@ -63,7 +63,7 @@ def test_single_messages_far_away_are_got_together():
     """10,000 at one time, once their size is known; near the server no more than 500."""
     messages = [Message(sequence) for sequence in range(1, 10_001)]
     calls = [DirectCall(seq=sequence) for sequence in range(1, 10_001)]
-    far, near = (line(messages, random.Random(1), round_trip_s=s) for s in (10.0, 0.0005))
+    far, near = (Line(messages, random.Random(1), round_trip_s=s) for s in (10.0, 0.0005))
     for server in (far, near):
         found = DirectCalls(server, "S").each(calls)
 
@@ -76,7 +76,7 @@ def test_what_single_messages_bring_together_is_bounded():
     """48 MiB are the most that is read of one burst; then fewer are asked for."""
     sizes = [10] * 40 + [1 << 20] * 60
     messages = [Message(place + 1, data=bytes(size)) for place, size in enumerate(sizes)]
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
     calls = [DirectCall(seq=sequence) for sequence in range(1, 101)]
     found = DirectCalls(server, "S").each(calls)
 
@@ -88,7 +88,7 @@ def test_what_single_messages_bring_together_is_bounded():
 def test_one_message_may_be_of_any_size():
     """The bound is for several: what is larger than it comes alone."""
     messages = [Message(place + 1, data=bytes(50 << 20)) for place in range(2)]
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
     found = DirectCalls(server, "S").each([DirectCall(seq=1), DirectCall(seq=2)])
 
     assert [len(one.data) for one in found if one] == [50 << 20] * 2

@@ -18,13 +18,13 @@ from pyspark_jetstream.fetch.layout import Slice
 
 from ...fuzz import material
 from ...kits.messages import Message
-from ...kits.model import line
+from ...kits.model import Line
 from ...kits.seeds import examples
 
 
 def near(messages, seed=0):
     """A server near by, whose answers come in pieces."""
-    server = line(messages, random.Random(seed), round_trip_s=0.0001)
+    server = Line(messages, random.Random(seed), round_trip_s=0.0001)
     server.pieces = [1, 9, 1000, 1 << 20]
     return server
 

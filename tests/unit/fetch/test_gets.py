@@ -11,7 +11,7 @@ from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import Slice
 
 from ...kits.messages import Message
-from ...kits.model import line
+from ...kits.model import Line
 from ...kits.seeds import examples
 
 
@@ -47,7 +47,7 @@ def runs(*sizes):
 def test_a_range_takes_few_round_trips():
     """Far away 40,000 messages are two requests."""
     messages = [Message(sequence) for sequence in range(1, 40_001)]
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
     assert sequences(server, 40_000) == list(range(1, 40_001))
     assert len(server.asked) == 2
     assert server.turns <= 4
@@ -55,7 +55,7 @@ def test_a_range_takes_few_round_trips():
 
 def test_near_the_server_one_request_is_under_way():
     messages = [Message(sequence) for sequence in range(1, 10_001)]
-    server = line(messages, random.Random(1), round_trip_s=0.0005)
+    server = Line(messages, random.Random(1), round_trip_s=0.0005)
     assert sequences(server, 10_000) == list(range(1, 10_001))
     assert server.together == 1
     assert server.turns == len(server.asked) >= 10
@@ -68,7 +68,7 @@ def test_near_the_server_one_request_is_under_way():
 )
 def test_every_message_once_whatever_the_requests_bring(messages, pieces):
     """Sequences are missing, and sizes change: each message is there once, in order."""
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
     server.pieces = pieces
     end = messages[-1].sequence
     assert sequences(server, end) == [message.sequence for message in messages]
@@ -79,7 +79,7 @@ def test_every_message_once_whatever_the_requests_bring(messages, pieces):
 def test_a_connection_that_is_cut(monkeypatch, messages, seed):
     """What had come of whole requests is not read again, and nothing is lost or doubled."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the pauses behind cuts
-    server = line(messages, random.Random(seed), cut=0.04)
+    server = Line(messages, random.Random(seed), cut=0.04)
     server.pieces = [1 << 13]
     end = messages[-1].sequence
     assert sequences(server, end) == [message.sequence for message in messages]
@@ -88,14 +88,14 @@ def test_a_connection_that_is_cut(monkeypatch, messages, seed):
 def test_the_stream_ends_before_the_range():
     """Requests beyond the end bring nothing; then the leader's word is asked."""
     messages = [Message(sequence) for sequence in range(1, 7_001)]
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
     assert sequences(server, 60_000) == list(range(1, 7_001))
 
 
 @pytest.mark.parametrize("fails", ["send", "requests", "spoil"])
 def test_rows_that_were_made_are_handed_on_whatever_fails_then(monkeypatch, fails):
     """Rows that were made reach Spark though the next request, or its answer, fails in any way."""
-    server = line([Message(sequence) for sequence in range(1, 30_001)], random.Random(1))
+    server = Line([Message(sequence) for sequence in range(1, 30_001)], random.Random(1))
     works, failed = getattr(server, fails), []
 
     def once(what, *more):

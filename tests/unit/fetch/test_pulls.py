@@ -19,7 +19,7 @@ from pyspark_jetstream.fetch.pulling.alone import ConsumerRefusedError, OwnAttem
 from pyspark_jetstream.fetch.pulling.pulls import Status, status_of
 
 from ...kits.messages import Message
-from ...kits.model import Line, ModelStream
+from ...kits.model import Line
 from ...kits.seeds import fresh
 
 SEEDS = [1, 2, 3, *fresh(__name__)]
@@ -65,7 +65,7 @@ class Consumer(Line):
     max_payload = 1 << 12
 
     def __init__(self, messages, rng, faults=(), chance=0.02):
-        super().__init__(ModelStream(messages), rng, round_trip_s=0.0)
+        super().__init__(messages, rng, round_trip_s=0.0)
         self.options = replace(self.options, request_timeout_s=5.0)
         self.pieces = [1 << 30]
         self.met: list[int] = []

@@ -11,7 +11,7 @@ from pyspark_jetstream.mapping.hashes import fnv1a32, numbers_of
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 
-from ...kits.mappings import map_all
+from ...kits.encoder import map_all
 from ...kits.seeds import examples
 
 TOKENS = ("a", "b", "c", "ab", "customer1", "customer22", "x-y--z", "-", "é", "日本語", "0")

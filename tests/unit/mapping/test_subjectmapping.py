@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.subjectmapping import Share, SubjectMapping, explain_mapping
 
-from ...kits.mappings import map_all, map_one
+from ...kits.encoder import map_all, map_one
 from ...kits.seeds import examples
 
 

@@ -10,7 +10,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.mapping.text import read_mapping
 
-from ...kits.mappings import map_one
+from ...kits.encoder import map_one
 
 
 @pytest.mark.parametrize(

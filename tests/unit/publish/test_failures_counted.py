@@ -8,15 +8,7 @@ from pyspark_jetstream.errors import PublishRejectedError
 from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits.lanes import (
-    PREFIX,
-    FixedLimit,
-    exchange,
-    hear,
-    messages,
-    sent,
-    terms,
-)
+from ...kits.lanes import PREFIX, FixedLimit, messages, sent, terms
 from ...kits.model import ModelStream, error
 from ...kits.world import World, block, command, is_row
 from .test_rejected import TOO_LARGE, picky
@@ -26,6 +18,18 @@ from .test_waits import START_S, world_of
 def lane_of() -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
     return Lane(PREFIX, *terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
+
+
+def hear(one, replies, now=0.0):
+    for subject, status, data in replies:
+        one.on_reply(subject.removeprefix(f"{PREFIX}.").encode(), status, "", data, now)
+
+
+def exchange(one, stream, now=0.0):
+    """Sends and answers until there is nothing to send."""
+    while part := sent(one, now):
+        for each in part:
+            hear(one, stream.publish(each), now)
 
 
 def outcome(world: World, status: str) -> int:

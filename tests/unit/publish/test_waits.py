@@ -6,6 +6,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     QueueTimeoutError,
 )
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling.throttle import Refusals
@@ -25,9 +27,9 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.lanes.answers import Fate, Outcome, Refusal, classify
 from pyspark_jetstream.publish.pauses import WriterPauses
 
-from ...kits.model import Sent, error
+from ...kits.model import ModelStream, Sent, error
 from ...kits.options import FIXED, connection_of, rules_of, sink_of, targets_of
-from ...kits.world import SHEDDABLE, World, block, command, is_row, shedding, urgent
+from ...kits.world import World, block, command, is_row
 
 START_S = 100.0
 """When each write begins."""
@@ -39,6 +41,36 @@ def world_of(monkeypatch: pytest.MonkeyPatch, **options: object) -> World:
     blocks = [block("ab" * 20, 0), block("ab" * 20, 40)]
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
     return world
+
+
+SHEDDABLE = frozenset({Priority.NON_CRITICAL})
+
+
+def urgent(subjects: str, first: int) -> Messages:
+    """Rows that may all be shed."""
+    rows = range(first, first + len(subjects))
+    found = block(subjects, first, [b"%d." % row for row in rows])
+    ids = pa.array([b"t-%d" % row for row in rows], pa.binary())
+    return replace(
+        found, priorities=pa.array([Priority.NON_CRITICAL] * len(rows), pa.int8()), ids=ids
+    )
+
+
+def shedding(
+    monkeypatch: pytest.MonkeyPatch, pushed_back: bool = True, **options: object
+) -> tuple[World, ModelStream]:
+    """A server that may have pushed back, and rows that may all be shed."""
+    blocks = [urgent("abcd" * 25, first) for first in (0, 100, 200)]
+    settings: dict[str, object] = {
+        **FIXED,
+        "max_in_flight": 7,
+        "publish_timeout_s": 20.0,
+        "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
+    }
+    world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
+    for place in (0, 1) if pushed_back else ():
+        world.publisher.admission.overload.pushed_back(place, 100.0)
+    return world, world.elsewhere
 
 
 def silent(world: World) -> None:
@@ -290,7 +322,7 @@ def test_rows_that_are_stored_again_are_said_once(monkeypatch, caplog, pause_s):
 @pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0])
 def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     """A12, §6: no answer within `ackTimeout` is push-back; a server that is slow is none."""
-    blocks = [urgent("ab" * 50, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100)]
+    blocks = [urgent("ab" * 50, first) for first in (0, 100)]
     world = World(
         monkeypatch, blocks, random.Random(1), min_in_flight=minimum,
         max_in_flight=4, ack_timeout_s=ack_timeout_s,

@@ -11,8 +11,8 @@ from pyspark_jetstream.publish import telemetry
 from pyspark_jetstream.publish.metrics import MetricsReport
 
 from ...kits.options import FIXED, priorities_of, rules_of
-from ...kits.world import SHEDDABLE, World, block, command, shedding
-from .test_waits import START_S, world_of
+from ...kits.world import World, block, command
+from .test_waits import SHEDDABLE, START_S, shedding, world_of
 
 ROUTES = priorities_of(subjects=(("a", Priority.NORMAL), ("*", Priority.NON_CRITICAL)))
 

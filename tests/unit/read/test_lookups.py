@@ -9,7 +9,7 @@ from pyspark_jetstream.fetch.pace import MOST_BYTES
 from pyspark_jetstream.read.lookups import Lookups
 
 from ...kits.messages import Message
-from ...kits.model import line
+from ...kits.model import Line
 from ...kits.seeds import examples
 
 
@@ -33,7 +33,7 @@ def last_at(messages, pin):
 def test_a_snapshot_of_50000_subjects_takes_few_round_trips():
     """Far away a request has 1,000 names."""
     messages = stored(50_000, 50_000)
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
 
     assert looked_up(server, 50_000) == last_at(messages, 50_000)
     assert len(server.asked) == 50
@@ -43,7 +43,7 @@ def test_a_snapshot_of_50000_subjects_takes_few_round_trips():
 def test_near_the_server_one_request_is_under_way():
     """So that no writer waits for more than one of them."""
     messages = stored(2_000, 1_000)
-    server = line(messages, random.Random(1), round_trip_s=0.0005)
+    server = Line(messages, random.Random(1), round_trip_s=0.0005)
 
     assert looked_up(server, 2_000) == last_at(messages, 2_000)
     assert server.together == 1
@@ -53,7 +53,7 @@ def test_near_the_server_one_request_is_under_way():
 def test_subjects_that_changed_since_are_asked_about_together():
     """128 at one time: their first messages in a turn, and in the next the last ones at the pin."""
     messages = stored(2_000, 1_000)
-    server = line(messages, random.Random(1))
+    server = Line(messages, random.Random(1))
 
     assert looked_up(server, 1_000) == last_at(messages, 1_000)
     assert server.turns <= 2 * 8 + 4
@@ -68,7 +68,7 @@ def test_subjects_that_changed_since_are_asked_about_together():
 def test_whatever_is_cut_all_subjects_are_found(sizes, pin, seed):
     """Connections that break, answers that come in pieces, messages of which few fit a request."""
     messages = stored(3_000, 1_500, sizes)
-    server = line(messages, random.Random(seed), cut=0.005)
+    server = Line(messages, random.Random(seed), cut=0.005)
     server.pieces = [1_000, 1 << 16, 1 << 20]
 
     assert looked_up(server, pin) == last_at(messages, pin)

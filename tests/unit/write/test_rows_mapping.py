@@ -8,8 +8,7 @@ import pytest
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.messages import UnfitError
 
-from ...kits.encoder import TEXTS, Encoder, batch, builder, frames
-from ...kits.mappings import map_one
+from ...kits.encoder import TEXTS, Encoder, batch, builder, frames, map_one
 
 
 def test_subjects_are_mapped():
