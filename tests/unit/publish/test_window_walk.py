@@ -64,13 +64,18 @@ class Walk:
         if self.wire:
             ordinal = self.wire.pop(at % len(self.wire))
             if outcome is not None:
-                again = self.lane.again.get(ordinal)
-                if again is None or not again.waiting:  # else that sending was given up
-                    self.unsettled |= {ordinal} - self.acked
+                self.doubt([ordinal])
                 self.lane.on_answer(ordinal, outcome, self.now)
 
+    def doubt(self, ordinals):
+        """What is refused or unheard now, unless that sending was given up before."""
+        for ordinal in set(ordinals) - self.acked:
+            again = self.lane.again.get(ordinal)
+            if again is None or not again.waiting:
+                self.unsettled.add(ordinal)
+
     def cut(self):
-        self.unsettled.update(set(self.wire) - self.acked)
+        self.doubt(self.wire)
         self.wire.clear()
         self.lane.on_disconnect()
 
