@@ -185,7 +185,6 @@ class MessageBuilder:
     def _refused(self, batch: pa.RecordBatch, numbers: pa.Array, faults: pa.Array) -> Messages:
         """Rows that can be no messages, with what of them can be written elsewhere."""
         headers = Headers(batch, self._options.allow_rollup)
-        headers.faults()
         headers.drop_faults()
         ids, id_lines = self._ids(batch, numbers, headers, strict=False)
         command_lines = Commands(batch, strict=False).lines(None)

@@ -454,6 +454,7 @@ REFUSED = [
      "multiLast: applies to spark.read, not to spark.readStream"),
     ("load", {"stream": "S", "partitionSubject": "a.{partition}"},
      "partitionSubject: needs option 'partitions' too"),
+    ("stream", NUMBERED | {"stream": "S.{partition}"}, "stream: expected a stream name"),
     # ── writes ──
     ("sink", {"user": "u"}, "user"),
     ("sink", {"password": "p"}, "password"),
