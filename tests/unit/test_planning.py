@@ -3,7 +3,7 @@
 import bisect
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_jetstream.fetch.layout import split_range
@@ -14,6 +14,7 @@ from pyspark_jetstream.tasks.ranges import by_consumer, filter_on_server
 SIZES = st.integers(0, 20) | st.integers(0, 10**12)
 
 
+@example([10**12, 1], 10**12)
 @given(st.lists(SIZES, max_size=20), st.integers(1, 30) | st.integers(1, 10**12))
 def test_shares_are_in_proportion(available, limit):
     """Nobody starves, the sum keeps the limit, each has its part to within one message."""

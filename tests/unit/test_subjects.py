@@ -92,6 +92,12 @@ def test_shape(filter, literal, rest, positions):
     assert subjects.wildcard_positions(filter) == positions
 
 
+@pytest.mark.parametrize("filter", ["a.b", "a.b.|*.c", "a.|>", "|*.a", "a*.|*"])
+def test_the_literal_beginning(filter):
+    """Whole tokens, with the dot behind them, up to the first that is a wildcard."""
+    assert subjects.literal_beginning(filter.replace("|", "")) == filter.partition("|")[0]
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -139,6 +139,12 @@ COLUMNS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("increment", [pa.int8(), pa.uint64(), pa.decimal128(38, 0)])
+def test_all_columns_together(increment):
+    """An increment is any whole number."""
+    check_schema(pa.schema({"data": pa.string()} | COLUMNS | {"increment": increment}), True)
+
+
 @pytest.mark.parametrize(
     ("columns", "blamed"),
     [

@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import stored_before
-from pyspark_jetstream.fetch.decoding import deliveries
+from pyspark_jetstream.fetch.decoding import cuts, deliveries
 from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
 
 from ....kits.messages import SID, TAIL, Message, hmsg
@@ -101,3 +101,14 @@ def test_a_small_task_is_cut_like_a_large_one(monkeypatch, count):
 
     assert len(payloads) == count
     assert alone < 64
+
+
+def test_lines_are_alike_where_their_numbers_are_as_long():
+    """They are compared at one time; else each is matched, which takes longer."""
+    lines = [b"1.%d.%d.1700000000000000000.%d " % (n, n, 50 - n) for n in range(10, 40)]
+    first = cuts._FACTS.match(lines[0])
+
+    assert cuts._are_alike(b"".join(lines), first, len(lines))
+    for other in (b"1.1.11.", b"1.10.1x", b"1.1011."):
+        lines[7] = other + lines[7][len(other) :]
+        assert not cuts._are_alike(b"".join(lines), first, len(lines))
