@@ -11,7 +11,8 @@ On `throttleSubject` the task listens to operators, and asks them first what is 
 (`Operators`). A command to pause is in force before its receipt goes out, behind everything sent
 before: lanes give back what they have not sent, and admission keeps what is paused (overload.md
 B12). A subject that the server refuses for want of room (10077 of its stream, 10002 of the account,
-10023 of the server) waits in the same way (`pauses`). Rows that were sent wait in their lane.
+10023 of the server) waits in the same way, if others may go on (`pauses`). Rows that were sent wait
+in their lane.
 
 One loop reads acks, admits rows and sends, so lanes and queue need no locks. A write with a ledger
 looks at it between two turns (`Gate`):
